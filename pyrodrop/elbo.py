@@ -9,7 +9,7 @@ https://arxiv.org/abs/1506.02557.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> T
 
 
 class DrawnTerms:
-    """The terms of several samples from one trained model and guide, which must not change between calls.
+    """The terms of several samples of one trained model and guide, which must not change between calls.
 
     The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for every sample
     and is computed once.
@@ -92,26 +92,17 @@ class DrawnTerms:
         self._known: dict[str, Tensor] = {}
         self.scale: float | None = None  # the common one, if `whole`
 
-    def drawn(self, *args: Any, **kwargs: Any) -> Any:
-        """A trace of the guide, one sample."""
-        return poutine.trace(self.guide).get_trace(*args, **kwargs)
-
-    def terms(self, sample: Any, *args: Any, **kwargs: Any) -> Terms:
-        """`elbo_terms` for one sample, as `drawn` returns it."""
-        sites = self._sites(sample, args, kwargs)
-        if self.whole:
+    def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
+        """`elbo_terms` for a new sample of the guide; with `nll_alone` the KL divergence is left out, and is 0."""
+        drawn = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        with repeatable(self.model):
+            sites = _pairs(self.model, drawn, _replayed(self.model, drawn, args, kwargs))
+        if nll_alone:
+            sites = [(site, q) for site, q in sites if q is None]
+        elif self.whole:
             self.scale = common_scale(node for pair in sites for node in pair if node is not None)
         terms = _terms(sites, self._hyper, self._fixed, self._known, self.whole, self.scale)
         return terms._replace(nll=terms.nll / (self.scale or 1))
-
-    def nll(self, sample: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """The negative log likelihood at one sample, as `drawn` returns it; skips the KL divergence."""
-        observed = [(site, q) for site, q in self._sites(sample, args, kwargs) if q is None]
-        return _terms(observed, self._hyper).nll / (self.scale or 1)
-
-    def _sites(self, sample: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
-        with repeatable(self.model):
-            return _pairs(self.model, sample, _replayed(self.model, sample, args, kwargs))
 
 
 def _terms(
@@ -229,7 +220,7 @@ def _sites(
     return _pairs(model, drawn, _replayed(model, drawn, args, kwargs))
 
 
-def _replayed(model: Callable[..., Any], guide_trace: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _replayed(model: Callable[..., Any], guide_trace: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
 
 

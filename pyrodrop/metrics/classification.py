@@ -27,18 +27,15 @@ Examples, arXiv:1610.02136.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical
 
 from pyrodrop.arrays import tensor_of
 from pyrodrop.constraints import Count, Flag, checked
 from pyrodrop.data.dataset import check_finite
-from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
 from pyrodrop.prediction.prediction import Prediction
@@ -158,11 +155,18 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         >>> {name: round(scores[name], 3) for name in ("accuracy", "brier", "log_density")}
         {'accuracy': 0.667, 'brier': 0.273, 'log_density': -0.415}
     """
-    predicted, y = _of_observed(predicted, y)
     p = class_probabilities(predicted)
+    seen: Any = slice(None)
+    if isinstance(predicted, Prediction):
+        log_density = float(predicted.log_density(y).double().mean())
+        y, observed = predicted.observed(y)
+        seen = seen if observed is None else observed.flatten()
+        p, y = p[seen], y.flatten()[seen].long()
+    else:
+        log_density = _log_density(predicted, p, y)
     confidence, choice = p.max(-1)
     scores = {
-        "log_density": _log_density(predicted, p, y),
+        "log_density": log_density,
         "accuracy": accuracy(p, y),
         "brier": brier(p, y),
         "ece": ece(p, y),
@@ -171,29 +175,8 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         "entropy": float(predictive_entropy(p).mean()),
     }
     if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
-        scores["mutual_information"] = float(mutual_information(predicted).mean())
+        scores["mutual_information"] = float(mutual_information(predicted)[seen].mean())
     return scores
-
-
-def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
-    """Both without the rows whose label is missing; binary labels [N, 1] of any dtype are converted to int64 [N]."""
-    if isinstance(predicted, Prediction) and predicted.distribution.event_shape.numel() == 1:
-        of_element = elements(predicted.distribution)
-        if isinstance(of_element, Bernoulli):
-            labels, seen = predicted.observed(y)
-            rows = slice(None) if seen is None else seen.flatten()
-            logits = of_element.logits[:, rows].reshape(len(of_element.logits), -1, 1)
-            of_rows = dist.Bernoulli(logits=logits).to_event(1)
-            return Prediction(predicted.f[:, rows], of_rows, predicted.seed), labels.flatten()[rows].long()
-    if not isinstance(predicted, Prediction) or predicted.missing is None:
-        return predicted, y
-    if not isinstance(predicted.distribution, Categorical):
-        return predicted, y
-    y, seen = predicted.observed(y)
-    if seen is None:
-        return predicted, y
-    distribution = dist.Categorical(logits=predicted.distribution.logits[:, seen])
-    return Prediction(predicted.f[:, seen], distribution, predicted.seed), y[seen]
 
 
 def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:

@@ -3,11 +3,8 @@
     E[y]   = mean_t E[y | f_t]
     Var[y] = mean_t Var[y | f_t] + var_t E[y | f_t]
 
-Samples arrive in chunks; the means m and sums of squared deviations S of two chunks are merged without a raw sum of squares:
-
-    d = m_b - m_a      m = m_a + d n_b / n      S = S_a + S_b + d^2 n_a n_b / n      n = n_a + n_b
-
-Chan, Golub & LeVeque (1983), Algorithms for Computing the Sample Variance, eq. 2.1,
+Samples arrive in chunks. Sums and sums of squares are of differences from a constant c, the mean of a point's first chunk,
+so that no digits cancel: Chan, Golub & LeVeque (1983), Algorithms for Computing the Sample Variance, section 3,
 https://doi.org/10.1080/00031305.1983.10483115. For class labels y is the vector of class indicators, so that E[y] is the
 mean probability of each class and Var[y] = E[y] (1 - E[y]).
 """
@@ -15,7 +12,6 @@ mean probability of each class and Var[y] = E[y] (1 - E[y]).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -57,18 +53,6 @@ class Moments:
         """Standard deviation of y, of the shape of the mean."""
         return self.variance.sqrt()
 
-    def quantile(self, q: Any, *, of: str = "y") -> NoReturn:
-        """Raises a TypeError: mean and variance do not determine the quantiles of a mixture; see `Prediction.quantile`."""
-        raise TypeError(
-            "quantiles need the draws, as the predictive distribution is a mixture, which its mean and variance do not "
-            "determine; got Moments: predict with keep='draws' and without method='analytic'. A Gaussian with this mean and "
-            "sd is an approximation that you can make yourself"
-        )
-
-    def interval(self, level: float = 0.9, *, of: str = "y") -> NoReturn:
-        """Raises a TypeError, as `quantile`."""
-        self.quantile(level, of=of)
-
 
 class RunningMoments:
     """Moments of N points from tiles of samples and points, accumulated in double precision.
@@ -79,7 +63,9 @@ class RunningMoments:
 
     def __init__(self, num_points: int) -> None:
         self.num_points = num_points
-        self._running: tuple[Running, Running, Running] | None = None  # of E[y | f], Var[y | f] and f
+        self._count = torch.zeros(num_points, dtype=torch.long)
+        # of Var[y | f], of E[y | f], and of f unless it is that: c, the sum and the sum of squares, ``[3, N, ...]`` each
+        self._sums: list[Tensor] = []
 
     def add(self, first: int, distribution: Distribution, f: Tensor) -> None:
         """Add t samples at n points.
@@ -90,62 +76,39 @@ class RunningMoments:
             f: the function, ``[t, n, ...]``.
         """
         mean, variance = component_moments(distribution)
-        if self._running is None:
-            n = self.num_points
-            self._running = Running(n, mean), Running(n, variance), Running(n, f)
-        means, variances, functions = self._running
-        of_mean = centred(mean)
-        means.add(first, len(mean), *of_mean)
-        variances.add(first, len(mean), variance.mean(0))
-        functions.add(first, len(mean), *(of_mean if torch.equal(f, mean) else centred(f)))
+        values = [variance.mean(0, keepdim=True), mean]
+        if len(self._sums) == 3 or not torch.equal(f, mean):
+            values.append(f)
+        if not self._sums:
+            shapes = [(3, self.num_points, *value.shape[2:]) for value in values]
+            self._sums = [torch.zeros(shape, dtype=torch.float64, device=f.device) for shape in shapes]
+        elif len(values) > len(self._sums):
+            self._sums.append(self._sums[1].clone())
+        points = slice(first, first + f.shape[1])
+        for value, sums in zip(values, self._sums, strict=True):
+            constant, total, squares = sums[:, points]
+            if not self._count[first]:
+                constant.copy_(value.mean(0))
+            beyond = value - constant.to(value)
+            total += beyond.mean(0) * len(f)
+            squares += torch.linalg.vector_norm(beyond, dim=0).double() ** 2
+        self._count[points] += len(f)
 
     def result(self, like: Tensor, *, joint: bool) -> Moments:
         """The moments, with the dtype and device of `like`."""
-        assert self._running is not None
-        means, variances, functions = self._running
+        count = int(self._count[0])
+        each = [
+            (c + total / count, (squares / count - (total / count) ** 2).clamp_min(0))
+            for c, total, squares in self._sums
+        ]
+        (noise, _), (mean, spread), (_, of_f) = *each[:2], each[-1]
         return Moments(
-            mean=means.mean.to(like),
-            variance=(means.variance + variances.mean).to(like),
-            spread=functions.variance.sqrt().to(like),
-            num_samples=int(means.count[0]),
+            mean=mean.to(like),
+            variance=(spread + noise).to(like),
+            spread=of_f.sqrt().to(like),
+            num_samples=count,
             joint=joint,
         )
-
-
-class Running:
-    """Mean m and sum of squared deviations S over samples, for N points.
-
-    Args:
-        num_points: N.
-        like: a tensor ``[t, n, ...]`` with the trailing shape and device of the samples.
-    """
-
-    def __init__(self, num_points: int, like: Tensor) -> None:
-        self.mean: Tensor = torch.zeros((num_points, *like.shape[2:]), dtype=torch.float64, device=like.device)
-        self.squares: Tensor = torch.zeros_like(self.mean)
-        self.count: Tensor = torch.zeros(
-            (num_points, *(1,) * (like.dim() - 2)), dtype=torch.float64, device=like.device
-        )
-
-    def add(self, first: int, count: int, mean: Tensor, squares: Tensor | float = 0.0) -> None:
-        """Merge the m and S of `count` samples at the points from index `first` on."""
-        points = slice(first, first + len(mean))
-        before, total = self.count[points], self.count[points] + count
-        shift = mean - self.mean[points]
-        self.mean[points] += shift * (count / total)
-        self.squares[points] += squares + shift**2 * (before * count / total)
-        self.count[points] = total
-
-    @property
-    def variance(self) -> Tensor:
-        """S divided by the number of samples."""
-        return self.squares / self.count
-
-
-def centred(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """m and S of samples ``[t, n, ...]`` over the first axis, each ``[n, ...]``."""
-    mean = draws.mean(0)
-    return mean.double(), torch.linalg.vector_norm(draws - mean, dim=0).double() ** 2
 
 
 def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,15 @@
-"""Markov chains that move together: their state, and the loop over transitions of tuning and of drawing."""
+"""Chains that move together: where they are, and the loop over transitions of tuning and of drawing."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.compiled_density import CompiledDensity, Step
+from pyrodrop.sampling.density import CompiledDensity
 
 DIVERGENT = 1000.0  # nats of energy error, as in Stan
 _OVER_THINNED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,102 +31,56 @@ class State(NamedTuple):
     gradient: Tensor
     energy: Tensor
 
+    @classmethod
+    def at(cls, density: CompiledDensity, q: Tensor) -> State:
+        """At q, without momentum."""
+        energy, gradient = density.energies(q)
+        return cls(q, torch.zeros_like(q), gradient, energy)
+
     def where(self, mask: Tensor, other: State) -> State:
         """This state for the chains in `mask` ``[C]``, and `other` for the rest."""
         pairs = zip(self, other, strict=True)
         return State(*(torch.where(mask[:, None] if new.dim() == 2 else mask, new, old) for new, old in pairs))
 
+    def normal(self, generator: torch.Generator, *more: int) -> Tensor:
+        """Standard normal numbers, ``[*more, C, D]``."""
+        q = self.q
+        return torch.randn(*more, *q.shape, dtype=q.dtype, device=q.device, generator=generator)
 
-class Chains(ABC):
-    """Chains that are moved and adapted together.
 
-    Implementing a kernel:
-
-    - `step` is what is compiled together with the gradient.
-    - `transition` follows the chains from `state` to a new `state` with what is `tuned`; it returns statistics, ``[C]`` by
-      name, of those in `_OVER_THINNED`.
-    - `adapt` replaces `tuned` after each transition of tuning.
-
-    Attributes:
-        state: where the chains are.
-        tuned: what tuning learns, a named tuple of numbers and tensors; together with `state` it is all that transitions
-            after tuning depend on.
-        descent: the number of transitions of the first part of tuning, from the starts to where the chains stay.
-        seconds: wall time by the names ``tuning`` and ``drawing``.
-        cpu_seconds: processor time of drawing.
+def run(
+    kernel: Any, draws: int, thin: int = 1, bar: Any = None, settle: Callable[[], None] | None = None
+) -> tuple[Tensor, dict[str, Tensor], dict[str, float]]:
+    """Tune, and make S draws, of `thin` transitions each.
 
     Args:
-        density: compiled with `step`.
-        q: where the chains start, ``[C, D]``.
-        generator: of all random numbers.
-        tune: the number of transitions of tuning.
-        tuned: the initial `tuned`.
+        kernel: an `HMC` or `MCLMC`. Its `transition` moves the chains from `state` with what is `tuned`, and returns
+            statistics ``[C]`` by name; its `adapt` replaces `tuned` after each of the first `tune` transitions.
+        bar: advances with every transition.
+        settle: called once, after the first part of tuning, from the starts to where the chains stay.
+
+    Returns:
+        q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU, and the wall time of ``tuning`` and ``drawing``
+        and the processor time of ``drawing_cpu``, in seconds.
     """
-
-    step: ClassVar[Step]
-    descent: int
-
-    def __init__(self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, tuned: Any) -> None:
-        self.generator: torch.Generator = generator
-        self.tune: int = tune
-        self.tuned: Any = tuned
-        self.move_to(density, q)
-
-    def move_to(self, density: CompiledDensity, q: Tensor) -> None:
-        """Continue at q, with momentum 0, with another compiled density, whose dtype is that of q."""
-        energy, gradient = density.energies(q)
-        self.density: CompiledDensity = density
-        self.state: State = State(q, torch.zeros_like(q), gradient, energy)
-        self.tuned = type(self.tuned)(*(v.to(q) if isinstance(v, Tensor) else v for v in self.tuned))
-
-    @abstractmethod
-    def transition(self, number: int) -> dict[str, Tensor]:
-        """Make the transition of this number, from 1; returns its statistics, ``[C]`` by name."""
-
-    @abstractmethod
-    def adapt(self, number: int) -> None:
-        """Adapt `tuned` to the latest transition, whose number is at most `tune`."""
-
-    @abstractmethod
-    def progress(self) -> str:
-        """A few words about the latest transition."""
-
-    def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers."""
-        q = self.state.q
-        return torch.randn(shape, dtype=q.dtype, device=q.device, generator=self.generator)
-
-    def run(
-        self, draws: int, thin: int = 1, bar: Any = None, settle: Callable[[], None] | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Tune, and make S draws, of `thin` transitions each.
-
-        Args:
-            bar: advances with every transition.
-            settle: called once, after the descent.
-
-        Returns:
-            q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU.
-        """
-        begun = tuned = time.perf_counter(), time.process_time()
-        kept, each = [], []
-        for number in range(1, self.tune + draws * thin + 1):
-            stats = self.transition(number)
-            if bar is not None:
-                bar.set_postfix_str(self.progress(), refresh=False)
-                bar.update()
-            if number <= self.tune:
-                self.adapt(number)
-                if number == self.descent and settle is not None:
-                    settle()
-                tuned = time.perf_counter(), time.process_time()
-                continue
-            each.append(stats)
-            if len(each) == thin:
-                of_draw = {name: _OVER_THINNED[name](torch.stack([one[name] for one in each])) for name in stats}
-                kept.append({name: values.cpu() for name, values in {"q": self.state.q, **of_draw}.items()})
-                each = []
-        self.seconds: dict[str, float] = {"tuning": tuned[0] - begun[0], "drawing": time.perf_counter() - tuned[0]}
-        self.cpu_seconds: float = time.process_time() - tuned[1]
-        of_draws = {name: torch.stack([draw[name] for draw in kept], 1) for name in kept[0]}
-        return of_draws.pop("q"), of_draws
+    begun = tuned = time.perf_counter(), time.process_time()
+    kept, each = [], []
+    for number in range(1, kernel.tune + draws * thin + 1):
+        stats = kernel.transition(number)
+        if bar is not None:
+            bar.set_postfix_str(kernel.progress(), refresh=False)
+            bar.update()
+        if number <= kernel.tune:
+            kernel.adapt(number)
+            if number == kernel.descent and settle is not None:
+                settle()
+            tuned = time.perf_counter(), time.process_time()
+            continue
+        each.append(stats)
+        if len(each) == thin:
+            of_draw = {name: _OVER_THINNED[name](torch.stack([one[name] for one in each])) for name in stats}
+            kept.append({name: values.cpu() for name, values in {"q": kernel.state.q, **of_draw}.items()})
+            each = []
+    seconds = {"tuning": tuned[0] - begun[0], "drawing": time.perf_counter() - tuned[0]}
+    of_draws = {name: torch.stack([draw[name] for draw in kept], 1) for name in kept[0]}
+    return of_draws.pop("q"), of_draws, {**seconds, "drawing_cpu": time.process_time() - tuned[1]}

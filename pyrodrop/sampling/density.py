@@ -1,9 +1,14 @@
-"""Minus the log joint density of a model's latent sites and the data, in unconstrained coordinates.
+"""Minus the log joint density of a model and its data: of one chain by Pyro, of many in one compiled call.
 
     w_j = T_j(u_j)                                           u_j real, T_j onto the support of site j
     U(u) = -beta ln p(y | x, w) - sum_j (ln p(w_j | w_<j) + ln |det dT_j / du_j|)
 
-beta, the power of the likelihood, is 1 for the posterior.
+    q [B, D]  ->  U [B],  dU/dq [B, D]                       q all u of a chain as one vector
+
+beta, the power of the likelihood, is 1 for the posterior. The energy of one chain is recorded, mapped over a block of B
+chains by `torch.vmap`, and compiled together with what a kernel computes from one gradient to the next. If a network cannot
+be mapped, its chains are computed one by one. The numbers are compared with those that Pyro computes for the model before
+they are used. No other file of this folder uses `pyrodrop.compiled`.
 
 Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
 """
@@ -12,15 +17,18 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -28,23 +36,35 @@ from torch.distributions import Independent, biject_to
 
 from pyrodrop import distributions
 from pyrodrop.arguments import shown
+from pyrodrop.arrays import near
+from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
+from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import seeded
+from pyrodrop.devices import denormals_flushed, seeded
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
+_log = logging.getLogger("pyrodrop")
+
+TRIES = 100  # to find values of finite energy
+NOT_FINITE = (
+    f"fewer than 2 of {TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
+    "prior, the likelihood and the data, or pass start=..., trained runs"
+)
+_NOT_PYROS = (
+    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
+    "likelihood that draws random numbers"
+)
+_NEARER = 0.9  # draw number n to compare is scaled by this to the power n
+_BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+_REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
 _RADIUS = 2.0  # of the unconstrained initial values of hyperparameters, as in Pyro's init_to_uniform
 
 
-@dataclass(frozen=True)
-class Site:
-    """A latent site.
-
-    Attributes:
-        to_support: the transformation T_j of the unconstrained value, which has `shape`, to the support.
-    """
+class Site(NamedTuple):
+    """A latent site: the shape of the unconstrained value, and the transformation T_j of it to the support."""
 
     shape: torch.Size
     to_support: Any
@@ -131,31 +151,11 @@ class Density:
                 for name, site in self.sites.items()
                 if name not in weights
             }
-            if not hyper and self._priors is not None:
-                drawn = {name: prior() for name, prior in self._priors.items()}
-            else:
-                nodes = self._traced({name: self.sites[name].to_support(value) for name, value in hyper.items()})
-                drawn = {name: nodes[name]["value"] for name in self.sites if name not in hyper}
+            nodes = self._traced({name: self.sites[name].to_support(value) for name, value in hyper.items()})
             return {
-                name: hyper[name] if name in hyper else site.to_support.inv(drawn[name]).to(self.dtype)
+                name: hyper[name] if name in hyper else site.to_support.inv(nodes[name]["value"]).to(self.dtype)
                 for name, site in self.sites.items()
             }
-
-    @functools.cached_property
-    def _priors(self) -> dict[str, Any] | None:
-        """The priors in the order of a call, in a model without hyperparameters; None if a call draws other values.
-
-        Drawing from them takes a tenth of the time of a call of the model, which matters for thousands of chains.
-        """
-
-        def seeded_anew(draw: Any) -> Any:
-            with seeded(0, self.device):
-                return draw()
-
-        nodes = seeded_anew(lambda: self._traced({}))
-        priors = {name: node["fn"] for name, node in nodes.items() if name in self.sites}
-        values = seeded_anew(lambda: {name: prior() for name, prior in priors.items()})
-        return priors if all(torch.equal(values[name], nodes[name]["value"]) for name in self.sites) else None
 
     def _latent(self) -> dict[str, Site]:
         """The latent sites by name."""
@@ -272,3 +272,216 @@ _REFUSED: dict[type, str] = {
     distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
     f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
 }
+
+
+Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
+
+
+class Step(NamedTuple):
+    """What is compiled together with one evaluation of the energies.
+
+    Attributes:
+        function: takes `Energies`, the tensors of chains, the scalars and a vector ``[D]``, and returns U ``[B]`` and dU/dq
+            ``[B, D]`` at the new q, then other results. If all scalars are 0, q does not move.
+        chain_tensors: the number of tensors ``[B, D]``, of which q is the first.
+        scalars: the number of scalars.
+        carried: the positions of the results that are the first tensors of chains in the next step.
+    """
+
+    function: Callable[..., Sequence[Tensor]]
+    chain_tensors: int
+    scalars: int
+    carried: tuple[int, ...]
+
+
+ENERGY = Step(lambda energies, q, _: energies(q), 1, 0, ())
+
+
+class CompiledDensity:
+    """A density for a fixed number of chains; a call makes one step of a block of them.
+
+    Args:
+        density: of the latent sites and the data.
+        chains: C.
+        engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
+            first of them that works.
+        step: of a kernel.
+
+    Attributes:
+        engine: the engine that is used.
+        stacked: whether one call moves several chains.
+        block: B, the number of chains that a call moves.
+        seconds: what recording, compiling and comparing took.
+
+    Raises:
+        ValueError: the energy differs from call to call, or from Pyro's.
+    """
+
+    def __init__(self, density: Density, chains: int, engine: Name, step: Step = ENERGY) -> None:
+        begun = time.perf_counter()
+        self.density: Density = density
+        self.chains: int = chains
+        self.step: Step = step
+        self.size: int = sum(density.sizes)
+        self.block: int = 1
+        self._program: Callable[..., Sequence[Tensor]]
+        level = logging.INFO if engine == "auto" else logging.WARNING
+        pyros = _by_pyro(density)
+
+        def failed(way: tuple[Name, bool], error: Untraceable) -> None:
+            words = f"{way[0]!r}{', all chains at once' if way[1] else ''}"
+            _log.log(level, "no potential energy by engine %s: %s", words, error)
+
+        ways = ((way, functools.partial(self._make, *way, pyros)) for way in self._ways(engine))
+        try:
+            (self.engine, self.stacked), _ = first_that_works(ways, failed)
+        except Untraceable as error:
+            raise ValueError(_NOT_PYROS) from error
+        self.seconds: float = time.perf_counter() - begun
+
+    def __call__(self, *tensors: Tensor, times: int = 1) -> Sequence[Tensor]:
+        """The results of the last of `times` steps of a block, each of which begins where the step before it ended.
+
+        The arguments are the inputs of `Step.function`, which must be contiguous. On a GPU, the next call overwrites the
+        results that `Step.carried` names.
+        """
+        if isinstance(self._program, Replayed):
+            return self._program(*tensors, times=times)
+        results = self._program(*tensors)
+        for _ in range(times - 1):
+            carried = [results[position] for position in self.step.carried]
+            results = self._program(*carried, *tensors[len(carried) :])
+        return results
+
+    def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """U and dU/dq at q ``[n B, D]``, from steps that do not move."""
+        with torch.no_grad():
+            each = [[value.clone() for value in self(rows, *self._staying)[:2]] for rows in q.split(self.block)]
+        energies, gradients = zip(*each, strict=True)
+        return torch.cat(energies), torch.cat(gradients)
+
+    def by_blocks(self, follow: Callable[[slice], Sequence[Tensor]]) -> list[Tensor]:
+        """The results of `follow` for the chains of each block, ``[B, ...]``, concatenated to ``[C, ...]``."""
+        with torch.no_grad(), denormals_flushed():
+            slices = [slice(first, first + self.block) for first in range(0, self.chains, self.block)]
+            blocks = [[tensor.clone() for tensor in follow(chains)] for chains in slices]
+        return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
+
+    def from_prior(self, generator: torch.Generator) -> Tensor:
+        """Draws of `Density.draw` with a finite energy and gradient, ``[C, D]``.
+
+        Raises:
+            ValueError: too few draws have them.
+        """
+        seeds = torch.randint(2**31, (TRIES, self.chains), generator=generator, device=generator.device).tolist()
+        q = torch.stack([self.density.flat(self.density.draw(seed)) for seed in seeds[0]])
+        for row in seeds[1:]:
+            wrong = self.not_finite(q)
+            if not wrong.any():
+                return q
+            for chain in wrong.nonzero().flatten().tolist():
+                q[chain] = self.density.flat(self.density.draw(row[chain]))
+        raise ValueError(NOT_FINITE)
+
+    def not_finite(self, q: Tensor) -> Tensor:
+        """Whether the energy or the gradient at q is not finite, ``[C]``."""
+        energy, gradient = self.energies(q)
+        return ~(energy.isfinite() & gradient.isfinite().all(1))
+
+    def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
+        """The engines to try, in this order, and whether to map the energy over chains."""
+        names: list[Name] = [] if engine == "pyro" else ["traced"] if engine == "traced" else ["compiled", "traced"]
+        if self.chains > 1 and self.density.model.maps_weights:
+            yield from ((name, True) for name in names)
+        yield from ((name, False) for name in names)
+        yield "pyro", False
+
+    def _make(self, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]]) -> None:
+        """Make the program of a step, and compare it with Pyro at two points."""
+        density, self.block = self.density, 1
+        zero = torch.zeros((), dtype=density.dtype, device=density.device)
+        energy: Any = functools.partial(_energy_and_gradients, density) if name == "pyro" else self._energy
+        if mapped:
+            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
+            self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
+        function, chains = self.step.function, (self.block, self.size)
+        shapes = [chains] * self.step.chain_tensors + [()] * self.step.scalars + [(self.size,)]
+        inputs = [zero.expand(shape).contiguous() for shape in shapes]
+        self._staying = [tensor + (tensor.shape == chains) for tensor in inputs[1:]]
+
+        def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
+            def energies(q: Tensor) -> tuple[Tensor, Tensor]:
+                values = density.by_site(q).values()
+                if mapped:
+                    energy_of_each, *gradients = energy(*values)
+                else:
+                    energy_of_each, *gradients = (result[None] for result in energy(*(value[0] for value in values)))
+                return energy_of_each, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
+
+            return function(energies, *tensors)
+
+        if name == "pyro":
+            self._program = functools.partial(step, energy)
+        else:
+            self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled")
+            if density.device.type in _REPLAY:
+                try:
+                    self._program = Replayed(self._program, inputs, self.step.carried)
+                except RuntimeError as error:
+                    _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
+        try:
+            ours = self.energies(torch.stack([q for q, *_ in pyros]).repeat(self.block, 1))
+        except Exception as error:  # whatever an operation that cannot be mapped raises
+            raise Untraceable(f"it cannot be run: {error}") from error
+        tolerance = 1e-3 if density.dtype == torch.float32 else 1e-7
+        for number, (_, want, gradient) in enumerate(pyros):
+            energies, gradients = (each[number :: len(pyros)] for each in ours)
+            least, sizes = 1e-3 * float(gradient.abs().max()), density.sizes  # relative to the largest
+            sites = zip(gradient.split(sizes), gradients.split(sizes, 1), strict=True)
+            alike = [near(wanted.expand_as(got), got, tolerance, least) for wanted, got in sites]
+            if not near(want.expand_as(energies), energies, tolerance, 1.0) or not all(alike):
+                raise Untraceable("its numbers differ from Pyro's")
+
+    @functools.cached_property
+    def _energy(self) -> Program:
+        """The recorded energy and gradients of one chain, a function of the sites' values."""
+        density = self.density
+        if density.model.changes_itself:
+            raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
+        values = density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
+        program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
+        if program.is_random:
+            raise Untraceable("it draws random numbers")
+        return program
+
+
+def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
+    """U and its gradients by Pyro's handlers, for the value of each site."""
+    values = [value.detach().requires_grad_() for value in tensors]
+    with torch.enable_grad(), unchecked():
+        energy = density.energy(dict(zip(density.sites, values, strict=True)))
+        gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+    return [energy.detach(), *gradients]
+
+
+def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:
+    """Two points q ``[D]``, each with U and dU/dq ``[D]`` by the potential that Pyro's own kernels would use for the model.
+
+    The points are draws from the prior, each scaled closer to 0: for a deep network most draws may have infinite energy.
+
+    Raises:
+        ValueError: fewer than two of the points have a finite energy and gradient.
+    """
+    found: list[tuple[Tensor, ...]] = []
+    for seed in range(TRIES):
+        point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
+        with seeded(seed, density.device), poutine.block(), unchecked():
+            values = {name: value.clone() for name, value in point.items()}
+            _, function, _, _ = initialize_model(density.joint, (density.x, density.y), initial_params=values)
+            gradients, energy = potential_grad(function, values)
+        if bool(energy.isfinite()) and bool((gradient := density.flat(gradients)).isfinite().all()):
+            found.append((density.flat(point), energy, gradient))
+        if len(found) == 2:
+            return found
+    raise ValueError(NOT_FINITE)

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.chains import DIVERGENT, Chains, State
-from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
+from pyrodrop.sampling.chains import DIVERGENT, State
+from pyrodrop.sampling.density import CompiledDensity, Energies, Step
 from pyrodrop.sampling.tuning import (
     FEW,
     Mass,
@@ -56,10 +56,14 @@ def leapfrog(
     return [energy, gradient, q, p - 0.5 * eps * gradient]
 
 
-class HMC(Chains):
-    """Chains of Hamiltonian Monte Carlo.
+class HMC:
+    """Chains of Hamiltonian Monte Carlo, which move and adapt together.
 
     Args:
+        density: compiled with `step`.
+        q: where the chains start, ``[C, D]``.
+        generator: of all random numbers.
+        tune: the number of transitions of tuning.
         target_acceptance: target for the harmonic mean over chains of the acceptance probability.
         max_steps: the largest number of leapfrog steps of a trajectory.
     """
@@ -70,13 +74,21 @@ class HMC(Chains):
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,
         max_steps: int,
     ) -> None:  # fmt: skip
-        super().__init__(density, q, generator, tune, Tuned(math.nan, math.nan, torch.ones_like(q[0])))
-        self.descent = int(_DESCENT * tune)
+        self.density, self.generator, self.tune = density, generator, tune
+        self.state: State = State.at(density, q)
+        self.tuned: Tuned = Tuned(math.nan, math.nan, torch.ones_like(q[0]))
+        self.descent: int = int(_DESCENT * tune)
         self.max_steps: int = max_steps
         self.mass: Mass = Mass(q[0])
         self.step_size: StepSize = StepSize(reasonable_step_size(self._accepts), target_acceptance)
         eps = self.step_size.now
         self.tuned = self.tuned._replace(step_size=eps, trajectory=_SHORT * eps)
+
+    def move_to(self, density: CompiledDensity) -> None:
+        """Continue with a density in float64."""
+        self.density = density
+        self.state = State.at(density, self.state.q.double())
+        self.tuned = self.tuned._replace(inverse_mass=self.tuned.inverse_mass.double())
 
     def transition(self, number: int) -> dict[str, Tensor]:
         """One trajectory of each chain, which is accepted or rejected."""
@@ -105,7 +117,7 @@ class HMC(Chains):
 
         def block(chains: slice) -> State:
             q, p, gradient, _ = (value[chains] for value in state)
-            energy, gradient, q, p = self.density.repeated(steps, q, p, gradient, size, inverse_mass)
+            energy, gradient, q, p = self.density(q, p, gradient, size, inverse_mass, times=steps)
             return State(q, p, gradient, energy)
 
         return State(*self.density.by_blocks(block))
@@ -119,7 +131,7 @@ class HMC(Chains):
         self.mass.learn(self.state.q)
         if after == 0:
             inverse_mass, factor = self._renewed_mass()
-            self.step_size.restart(self.step_size.averaged * factor)
+            self.step_size = StepSize(self.step_size.averaged * factor, self.step_size.target)
             self.length: TrajectoryLength = TrajectoryLength(1.0)  # for a Gaussian of variances M^-1 it becomes 2.25
         if 0 < after <= learning:
             time = self.share * self.tuned.trajectory
@@ -138,11 +150,13 @@ class HMC(Chains):
             self.tuned = Tuned(eps, min(self.length.averaged, self.max_steps * eps), inverse_mass)
 
     def progress(self) -> str:
+        """A few words about the latest transition."""
         return f"acceptance {float(self.accepted.mean()):.2f}, {self.steps} steps of {self.tuned.step_size:.2g}"
 
     def _with_momentum(self) -> State:
         """The state with new momentum."""
-        return self.state._replace(momentum=self.normal(*self.state.q.shape) * self.tuned.inverse_mass.rsqrt())
+        momentum = self.state.normal(self.generator) * self.tuned.inverse_mass.rsqrt()
+        return self.state._replace(momentum=momentum)
 
     def _hamiltonian(self, state: State) -> Tensor:
         """H, ``[C]`` in float64."""

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.chains import DIVERGENT, Chains, State
-from pyrodrop.sampling.compiled_density import CompiledDensity, Energies, Step
+from pyrodrop.sampling.chains import DIVERGENT, State
+from pyrodrop.sampling.density import CompiledDensity, Energies, Step
 from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 
 LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
@@ -74,10 +74,11 @@ def half_step(
     return [energy, gradient, q, u, first + second]
 
 
-class MCLMC(Chains):
-    """Chains of microcanonical Langevin Monte Carlo.
+class MCLMC:
+    """Chains of microcanonical Langevin Monte Carlo, which move and adapt together.
 
     Args:
+        density, q, generator, tune: as of `HMC`.
         energy_variance: v, target for the mean square of the change of energy in a step, per dimension.
     """
 
@@ -86,22 +87,23 @@ class MCLMC(Chains):
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, energy_variance: float
     ) -> None:
+        self.density, self.generator, self.tune = density, generator, tune
+        self.descent: int = int(_FIRST * tune)
         length = math.sqrt(density.size)
         self.step_size: EnergyStepSize = EnergyStepSize(0.01 * length, _WIDE * energy_variance * density.size)
         self.within: VarianceWithinChains = VarianceWithinChains(q)
         self.track: list[Tensor] = []
-        super().__init__(density, q, generator, tune, Tuned(self.step_size.now, length, torch.ones_like(q[0])))
-        self.state = self.state._replace(momentum=self._directions())
-        self.descent = int(_FIRST * tune)
+        self.tuned: Tuned = Tuned(self.step_size.now, length, torch.ones_like(q[0]))
+        self.state: State = self._turned_anywhere(State.at(density, q))
 
     def transition(self, number: int) -> dict[str, Tensor]:
         """20 steps of all chains; a chain whose energy error is over 1000 nats or not finite stays, with new momentum."""
-        end, self.changes = self.follow(self.state, self.normal(STEPS, *self.state.q.shape))
+        end, self.changes = self.follow(self.state, self.state.normal(self.generator, STEPS))
         self.lost: Tensor = ~(self.changes.abs() <= DIVERGENT).all(1)
         self.lost |= ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
         self.changes[self.lost] = math.nan
         if self.lost.any():
-            end = self.state._replace(momentum=self._directions()).where(self.lost, end)
+            end = self._turned_anywhere(self.state).where(self.lost, end)
         self.state = end
         return {
             "lp": -end.energy.double(),
@@ -161,10 +163,11 @@ class MCLMC(Chains):
         self.tuned = Tuned(self.step_size.now, length, scale)
 
     def progress(self) -> str:
+        """A few words about the latest transition."""
         variance = float(self.changes.square().nanmean()) / self.density.size
         return f"energy variance {variance:.1g}, steps of {self.tuned.step_size:.2g}, length {self.tuned.length:.2g}"
 
-    def _directions(self) -> Tensor:
-        """Momenta that are uniform on the sphere, ``[C, D]``."""
-        z = self.normal(*self.state.q.shape)
-        return z / z.norm(dim=1, keepdim=True)
+    def _turned_anywhere(self, state: State) -> State:
+        """The state with momenta that are uniform on the sphere."""
+        z = state.normal(self.generator)
+        return state._replace(momentum=z / z.norm(dim=1, keepdim=True))

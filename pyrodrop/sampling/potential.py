@@ -15,9 +15,7 @@ from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import density_of
-from pyrodrop.sampling.starts import from_prior
+from pyrodrop.sampling.density import CompiledDensity, density_of
 from pyrodrop.surroundings import outside
 
 
@@ -73,7 +71,7 @@ class Potential:
             TypeError, ValueError: the seed is not a whole number of at least 0; or none of 100 draws has a finite energy.
         """
         generator = torch.Generator(self._compiled.density.device).manual_seed(seed)
-        return self._compiled.density.by_site(from_prior(self._compiled, generator)[0])
+        return self._compiled.density.by_site(self._compiled.from_prior(generator)[0])
 
 
 class _Energy(torch.autograd.Function):

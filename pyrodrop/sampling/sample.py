@@ -6,25 +6,28 @@ import copy
 import logging
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
+from pyrodrop.agreement import check_shapes
+from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import available, resolve
+from pyrodrop.devices import available, resolve, seeded
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.chains import Chains, State
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import Density, density_of
+from pyrodrop.protocols import HasDraws
+from pyrodrop.sampling.chains import State, run
+from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import MOST_ROUNDING
 from pyrodrop.sampling.sampled import Sampled
-from pyrodrop.sampling.starts import drawing_of, from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
 from pyrodrop.surroundings import outside
 
@@ -140,7 +143,7 @@ def sample(
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
     if kernel == "mclmc" and numbers == chains * draws:
         raise ValueError("kernel='mclmc' moves on a sphere and needs a model with at least 2 latent numbers; it has 1")
-    kind: type[Chains] = HMC if kernel == "hmc" else MCLMC
+    kind: Any = HMC if kernel == "hmc" else MCLMC
     options: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
     options = options if kernel == "hmc" else {"energy_variance": energy_variance}
     tune = tune or (250 if kernel == "hmc" else 500)
@@ -152,7 +155,7 @@ def sample(
         disable=None if progress is None else not progress,
     )  # fmt: skip
     with bar:
-        q = from_prior(compiled, generator) if drawing is None else from_runs(compiled, drawing, generator)
+        q = compiled.from_prior(generator) if drawing is None else from_runs(compiled, drawing, generator)
         moving, rounding = kind(compiled, q, generator, tune, **options), 0.0
 
         def settle() -> None:
@@ -164,11 +167,11 @@ def sample(
             rounding = _rounding(compiled, precise, moving.state)
             if dtype is None and not rounding <= MOST_ROUNDING:
                 _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
-                moving.move_to(CompiledDensity(precise, chains, engine, kind.step), moving.state.q.double())
+                moving.move_to(CompiledDensity(precise, chains, engine, kind.step))
                 compiling += moving.density.seconds
                 rounding = 0.0
 
-        q, stats = moving.run(draws, thin, bar, settle)
+        q, stats, seconds = run(moving, draws, thin, bar, settle)
     compiled = moving.density
     density = compiled.density
     learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
@@ -182,8 +185,8 @@ def sample(
         "engine": compiled.engine,
         "stacked": compiled.stacked,
         **learned,
-        "drawing_cpu_seconds": moving.cpu_seconds,
-        "seconds_of": {"compiling": compiling, **moving.seconds},
+        "drawing_cpu_seconds": seconds.pop("drawing_cpu"),
+        "seconds_of": {"compiling": compiling, **seconds},
         "energy_rounding": rounding,
         "model": density.model.describe(),
         "num_data": len(dataset),
@@ -220,3 +223,62 @@ def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> floa
     with torch.no_grad():
         exact = [precise.energy(precise.by_site(point)) for point in q]
     return float((energy - torch.stack(exact)).std())
+
+
+def drawing_of(start: Any) -> list[Callable[[int], Mapping[str, Tensor]]]:
+    """Functions that draw the latent sites of runs, ``[count, ...]`` by name.
+
+    Args:
+        start: a run or a sequence of runs, each with a guide that draws, or a `Sampled`.
+
+    Raises:
+        TypeError: `start` is something else.
+    """
+    drawing: list[Callable[[int], Mapping[str, Tensor]]] = []
+    for one in list(start) if isinstance(start, Sequence) and not isinstance(start, str) else [start]:
+        guide = getattr(one, "guide", None)
+        if isinstance(one, Sampled):
+            drawing.append(one.last)
+        elif isinstance(guide, HasDraws):
+            drawing.append(guide.draw)
+        else:
+            start, drawing = one, []
+            break
+    if not drawing:
+        raise TypeError(
+            "start must be a Fit, the Replicates of fit_replicates, a Sampled, or a sequence of these, which chains take in "
+            f"turn; got {shown(start)}"
+        )
+    return drawing
+
+
+def from_runs(compiled: CompiledDensity, drawing: Sequence[Any], generator: torch.Generator) -> Tensor:
+    """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run lacks are drawn.
+
+    Args:
+        drawing: of `drawing_of`.
+
+    Raises:
+        ValueError: names or shapes of weights differ from those of the model, or the energy at a start is not finite.
+    """
+    density, count = compiled.density, compiled.chains
+    seeds = torch.randint(2**31, (count,), generator=generator, device=generator.device).tolist()
+    weights, drawn = density.model.weight_sites(), []
+    shapes = {name: value.shape for name, value in weights.items() if name in density.sites}
+    with seeded(seeds[0], generator.device):
+        for number, draw in enumerate(drawing[:count]):
+            values = draw(-(-count // len(drawing)))
+            check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
+            drawn.append({name: value for name, value in values.items() if name in density.sites})
+    points, like = [], torch.zeros((), dtype=density.dtype, device=density.device)
+    for chain, seed in enumerate(seeds):
+        values = {n: v[chain // len(drawing)].to(like) for n, v in drawn[chain % len(drawing)].items()}
+        values = {name: density.sites[name].to_support.inv(value) for name, value in values.items()}
+        points.append(density.flat({**(density.draw(seed) if len(values) < len(density.sites) else {}), **values}))
+    q = torch.stack(points)
+    if (wrong := compiled.not_finite(q)).any():
+        raise ValueError(
+            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(drawing)} is not finite, or "
+            "its gradient is not"
+        )
+    return q

@@ -82,6 +82,10 @@ class Sampled(Posterior):
         rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
+    def last(self, count: int) -> dict[str, Tensor]:
+        """The last draws of the chains in turn, ``[count, ...]`` by site."""
+        return {name: values[torch.arange(count) % self.chains, -1] for name, values in self.samples.items()}
+
     @threads.exclusive()
     def log_likelihood(self, data: Data | None = None) -> Tensor:
         """ln p(y_n | x_n, w) of every draw and observation, ``[chains, draws, N]``.
@@ -131,15 +135,6 @@ class Sampled(Posterior):
             int(self.stats["diverging"].sum()),
             float(self.settings["energy_rounding"]),
         )
-
-    def save(self, path: str | Path, num_samples: int | None = None) -> Path:
-        """Write draws, statistics, parameters of the model and settings to one file; see `Fit.save`.
-
-        Args:
-            path: of the file.
-            num_samples: draws to keep in all, as of `thinned`; None for all.
-        """
-        return Posterior.save(self if num_samples is None else self.thinned(num_samples), path)
 
     def stored(self) -> Stored:
         stored = Stored.of({"model": self.model}, self.settings)
@@ -192,10 +187,6 @@ class Sampled(Posterior):
         return cls(parts["model"], samples, stats, None, stored.settings, device)
 
     @property
-    def _chains(self) -> str:
-        return f"{self.chains} chain{'s' * (self.chains > 1)}"
-
-    @property
     def _transitions(self) -> str:
         """A summary of the transitions."""
         if self.kernel == "hmc":
@@ -204,10 +195,6 @@ class Sampled(Posterior):
             change = self.stats["energy_error"].square().nanmean().sqrt()
             rate = f"energy changes by {float(change):.2g} nats a step"
         return f"{rate}, {int(self.stats['diverging'].sum())} divergent"
-
-    def describe(self) -> str:
-        """One-line description."""
-        return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
         settings = self.settings
@@ -219,7 +206,7 @@ class Sampled(Posterior):
         return Card(
             "Sampled",
             {
-                "draws": f"{self._chains} of {self.draws}",
+                "draws": f"{self.chains} chain{'s' * (self.chains > 1)} of {self.draws}",
                 "model": self.model.describe(),
                 "data": f"{settings['num_data']} rows" if "num_data" in settings else "",
                 "sampling": ", ".join(sampling),

@@ -51,10 +51,6 @@ class Averaged:
     """
 
     def __init__(self, initial: float) -> None:
-        self.restart(initial)
-
-    def restart(self, initial: float) -> None:
-        """Forget what was learned and start from this number."""
         self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
 
     @property

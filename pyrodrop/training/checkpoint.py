@@ -34,10 +34,8 @@ _log = logging.getLogger("pyrodrop")
 _FILE = "the file to save the state of the training to"
 
 # Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
-FREE = ("steps", "lr", "optimizer", "lr_schedule", "kl_weight", "engine")
-PARTS = (
-    "model", "guide", "data", "batch_size", "estimator", "objective", "device", "seed", *FREE,
-)  # fmt: skip
+FREE = ("steps", "lr", "lr_schedule", "kl_weight", "engine")
+PARTS = ("model", "guide", "data", "batch_size", "estimator", "objective", "optimizer", "device", "seed", *FREE)
 
 Fingerprint = dict[str, dict[str, str]]
 
@@ -50,9 +48,8 @@ class Checkpoint:
     finite one.
 
     A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `objective`,
-    `device` or `seed`. Other `steps`, `lr`, `optimizer`, `lr_schedule`, `kl_weight` or `engine` are accepted and logged. An
-    optimiser whose state has other entries begins anew. Functions and classes of your own are identified by name, not by
-    their code.
+    `optimizer`, `device` or `seed`. Other `steps`, `lr`, `lr_schedule`, `kl_weight` or `engine` are accepted and logged.
+    Functions and classes of your own are identified by name, not by their code.
 
     Args:
         path: of the file.
@@ -99,7 +96,7 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
     }
 
 
-def fingerprint(settings: Settings, problem: Problem, loss: Loss) -> Fingerprint:
+def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer) -> Fingerprint:
     """The fingerprint of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
 
     Functions are described by their names.
@@ -108,6 +105,8 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss) -> Fingerprint
     for name, word in digests(_constant(problem, loss)).items():
         parts[name.partition(".")[0]][f"{name} (values)"] = word
     parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
+    entries = {f"optimizer.{name}": str(value) for name, value in optimizer.defaults.items() if name != "lr"}
+    parts["optimizer"] = {"optimizer": type(optimizer).__name__, **entries}
     parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
     parts["device"] = {"device": settings.place.type}
     return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}

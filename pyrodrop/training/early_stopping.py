@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, positive, shown
+from pyrodrop.arguments import shown
 from pyrodrop.changes import tensors_of
+from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.result import Fit
@@ -28,7 +29,6 @@ class EarlyStopping:
     Args:
         validation: rows that are not trained on: a `Dataset` or a pair (x, y).
         patience: number of scores in a row without improvement after which training ends.
-        seconds: time limit of the training, checked whenever a score is computed; no limit if None.
         every: number of steps between scores; an epoch if None.
         num_samples: draws from the posterior for each score.
 
@@ -53,25 +53,25 @@ class EarlyStopping:
         (True, 15)
     """
 
+    @checked
     def __init__(
         self,
         validation: Data,
         *,
-        patience: int = 10,
-        seconds: float | None = None,
-        every: int | None = None,
-        num_samples: int = 20,
+        patience: Annotated[int, Count("how many scores in a row may be no better than the best one")] = 10,
+        every: Annotated[int, Count("the number of steps from one score to the next")] | None = None,
+        num_samples: Annotated[int, Count("the number of draws for each score")] = 20,
     ) -> None:
         self.validation: Dataset = Dataset.of(validation, "validation", missing=True)
-        self.patience: int = count(patience, "patience", "how many scores in a row may be no better than the best one")
-        self.seconds: float = (
-            math.inf if seconds is None else positive(seconds, "seconds", "how long the training may take")
-        )
-        self.every: int | None = (
-            None if every is None else count(every, "every", "the number of steps from one score to the next")
-        )
-        self.num_samples: int = count(num_samples, "num_samples", "the number of draws for each score")
+        self.patience: int = patience
+        self.every: int | None = every
+        self.num_samples: int = num_samples
         self._forget()
+
+    def _forget(self) -> None:
+        self.scores: list[tuple[int, float]] = []
+        self.best: tuple[int, float] | None = None
+        self._best_tensors: list[Tensor] = []
 
     def begin(self, fit: Fit, checkpoint: object) -> None:
         """Reset before a training begins; a TypeError or ValueError if this training cannot be stopped early."""
@@ -87,22 +87,14 @@ class EarlyStopping:
         self._score(fit)
         self._forget()
 
-    def _forget(self) -> None:
-        self.scores: list[tuple[int, float]] = []
-        self.best: tuple[int, float] | None = None
-        self._best_tensors: list[Tensor] = []
-        self._started = time.monotonic()
-
     def __call__(self, fit: Fit, epoch: float) -> bool:
         """Whether the training ends now."""
-        done = len(fit.losses)
-        score = self._score(fit)
+        done, score = len(fit.losses), self._score(fit)
         self.scores.append((done, score))
         if self.best is None or score > self.best[1]:
             tensors = tensors_of(fit.model, fit.guide).values()
             self.best, self._best_tensors = (done, score), [value.detach().clone() for value in tensors]
-        waited = sum(step > self.best[0] for step, _ in self.scores)
-        return waited >= self.patience or time.monotonic() - self._started > self.seconds
+        return sum(step > self.best[0] for step, _ in self.scores) >= self.patience
 
     def restore(self, fit: Fit) -> None:
         """Put the best parameters and buffers back, after the training."""

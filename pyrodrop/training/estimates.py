@@ -22,11 +22,11 @@ from torch import Tensor
 
 from pyrodrop.agreement import check_call, knows_sites
 from pyrodrop.cards import Described
-from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data import Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, Terms, common_scale, elbo_convention, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, common_scale, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel, mixes_examples
@@ -35,7 +35,7 @@ from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.prediction.predict import rows_at_once
 from pyrodrop.steps import Arguments, Batch
-from pyrodrop.training.result_data import Trained, TrainingData
+from pyrodrop.training.result_data import TrainingData
 from pyrodrop.training.rows import arguments_of, takes_num_data
 
 BLOCK = 5000  # rows that are evaluated at a time
@@ -107,7 +107,7 @@ class Draws:
             support.
     """
 
-    def __init__(self, fit: Trained, data: TrainingData, num_samples: int, seed: int, *, whole: bool) -> None:
+    def __init__(self, fit: Any, data: TrainingData, num_samples: int, seed: int, *, whole: bool) -> None:
         model, guide, device = fit.model, fit.guide, fit.device
         self.factors: list[Factor] = []
         drawn = DrawnTerms(model, guide, whole=whole)
@@ -120,12 +120,13 @@ class Draws:
                         check_call(model, guide, *args, **kwargs)
                 for draw, seed_of_draw in enumerate(_seeds(num_samples, seed)):
                     with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
-                        sample = drawn.drawn(*args, **kwargs)
-                        if number:
-                            terms[0, draw] += float(drawn.nll(sample, *args, **kwargs)) * share
-                        else:
-                            nll, *kl = _terms(drawn, sample, block)
-                            terms[:, draw] = torch.tensor([float(nll) * share, *map(float, kl)], dtype=torch.float64)
+                        try:
+                            nll, *kl = map(float, drawn.draw(args, kwargs, nll_alone=number > 0))
+                        except (RuntimeError, IndexError) as error:
+                            if not isinstance(block, Batch) or not mixes_examples(model, block.x):
+                                raise
+                            raise ValueError(cannot_run(block.x, error, together=True)) from error
+                    terms[:, draw] += torch.tensor([nll * share, *kl], dtype=torch.float64)
                 if number == 0:
                     with seeded(seed, device):
                         members = site_factors(model, guide, *args, **kwargs)
@@ -177,22 +178,7 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
         yield Batch(arguments_of(rows, device).args, scaled), len(rows) / len(data)
 
 
-def _terms(drawn: DrawnTerms, sample: Any, block: Arguments) -> Terms:
-    """The terms of one draw; a ValueError for rows that a network which needs all of them cannot be called on."""
-    try:
-        return drawn.terms(sample, *block.args, **block.kwargs)
-    except (RuntimeError, IndexError) as error:
-        if not isinstance(block, Batch) or not mixes_examples(drawn.model, block.x):
-            raise
-        raise ValueError(cannot_run(block.x, error, together=True)) from error
-
-
-def last_kl_weight(history: Tensor) -> float:
-    """The weight of the KL divergence at the last step of a `Fit.history`."""
-    return float(history[-1, 2]) if len(history) else 1.0
-
-
-def elbo_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Elbo:
+def elbo_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> Elbo:
     """The ELBO of a fit on these data; the arguments are those of `Fit.elbo`."""
     if fit.settings.get("objective") == TraceEnum_ELBO.__name__:
         arguments = arguments_of(data, fit.device)
@@ -226,7 +212,7 @@ def _notes(scale: float, noise_by_row: Sequence[str] = (), noise_of_function: Se
     return notes
 
 
-def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) -> Objective:
+def objective_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> Objective:
     """The objective of a fit's last step on these data; the arguments are those of `Fit.objective`."""
     if fit.loss is not None:
         value, se = _mean_loss(fit.loss, fit, arguments_of(data, fit.device), num_samples, seed)
@@ -241,7 +227,7 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
             "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
         )
     draws = Draws(fit, data, num_samples, seed, whole=False)
-    kl_weight = last_kl_weight(fit.history)
+    kl_weight = float(fit.history[-1, 2]) if len(fit.history) else 1.0
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})
     rate_prior = fit.guide.rate_prior if isinstance(fit.guide, Guide | Ensemble) else None
@@ -257,7 +243,7 @@ def objective_of(fit: Trained, data: TrainingData, num_samples: int, seed: int) 
     return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), convention, num_samples, kl_weight)
 
 
-def _mean_loss(loss: Any, fit: Trained, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
+def _mean_loss(loss: Any, fit: Any, arguments: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
     """Minus the mean of a loss object's values for several draws, and its standard error."""
     loss = copy.copy(loss)  # some learn something at their first call, which draws more than later calls
     values = []
@@ -286,15 +272,3 @@ def _scale_and_convention(model: Any, guide: Any, arguments: Arguments) -> tuple
         model = poutine.block(model, hide=summed) if summed else model
         scale = common_scale([*drawn.nodes.values(), *nodes.values()])
         return scale or 1.0, elbo_convention(model, guide, *args, **kwargs)
-
-
-def convention_shown(model: Any, guide: Any, data: TrainingData | None, device: torch.device) -> str:
-    """The convention of a fit's ELBO as text, from one call on two rows; empty without data."""
-    if data is None:
-        return ""
-    rows = data.sample if isinstance(data, Loader) else data
-    rows = rows.rows(slice(2)) if isinstance(rows, Dataset) else rows
-    try:
-        return str(_scale_and_convention(model, guide, arguments_of(rows, device))[1])
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
-        return f"unknown: {str(error).splitlines()[0]}"

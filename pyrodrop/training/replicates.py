@@ -125,11 +125,16 @@ def fit_replicates(
     shares = min(count, workers(jobs))
     replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
     if shares > 1:
-        done, error = _in_processes(replicates, settings, memory, progress, jobs, shares)
+        done = _in_processes(replicates, settings, memory, progress, jobs, shares)
     else:
-        done, error = _in_one_process(replicates, settings, memory, progress)
-    if error is not None:
-        raise error
+        done = _in_one_process(replicates, settings, memory, progress)
+    if len(done.failed) == count:
+        first = min(done.failed, key=lambda replicate: done.failed[replicate])
+        raise FloatingPointError(
+            f"All {count} replicates failed, replicate {first} first: its loss or gradient stopped being finite at step "
+            f"{done.failed[first]}. Try a smaller learning rate, a smaller initial scale, or standardised data. Replicate "
+            f"{first} alone is a fit with seed + {first}"
+        )
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
     judge(*done, failed=done.failed)
@@ -141,8 +146,8 @@ def fit_replicates(
 @torch.enable_grad()
 def _in_one_process(
     replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None
-) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates in this process; with an error where none of them has a finite loss."""
+) -> Replicates:
+    """Train all replicates in this process."""
     from pyrodrop.training.stacked import train_stacks
 
     problems: list[Problem] = []
@@ -167,8 +172,8 @@ def _in_processes(
     progress: bool | None,
     jobs: int | None,
     number: int,
-) -> tuple[Replicates, FloatingPointError | None]:
-    """Train all replicates, in this number of shares; with an error if none of them has a finite loss."""
+) -> Replicates:
+    """Train all replicates, in this number of shares."""
     from pyrodrop.training.stacked import merged
 
     autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
@@ -188,17 +193,14 @@ def _in_processes(
         unit="share",
         progress=progress,
     )
-    done, error = merged(zip(shares, trained, strict=True))
-    fits = [replace(fit, data=replicate.data) for fit, replicate in zip(done, replicates, strict=True)]
-    return replace(done, fits=fits), error
+    done = merged(zip(shares, trained, strict=True))
+    return replace(done, fits=[replace(fit, data=each.data) for fit, each in zip(done, replicates, strict=True)])
 
 
-def _share(
-    replicates: Sequence[Replicate], settings: Settings, memory: float | None
-) -> tuple[Replicates, FloatingPointError | None]:
+def _share(replicates: Sequence[Replicate], settings: Settings, memory: float | None) -> Replicates:
     """Train a share; the fits are returned without their data, which need not be sent back."""
-    done, error = _in_one_process(replicates, settings, memory, False)
-    return replace(done, fits=[replace(fit, data=None) for fit in done]), error
+    done = _in_one_process(replicates, settings, memory, False)
+    return replace(done, fits=[replace(fit, data=None) for fit in done])
 
 
 def _replicates(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> list[Replicate]:

@@ -29,7 +29,7 @@ from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.stored import Stored
 from pyrodrop.surroundings import outside
 from pyrodrop.threads import exclusive
-from pyrodrop.training.estimates import Elbo, Objective, convention_shown, elbo_of, objective_of
+from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
 from pyrodrop.training.problem import autoguides, describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.result_data import arguments_at, data_for
@@ -128,8 +128,6 @@ class Fit(Posterior):
 
     def card(self) -> Card:
         settings = self.settings
-        with self.as_trained():
-            convention = convention_shown(self.model, self.guide, self.data, self.device)
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
         training = [f"{steps} steps"]
@@ -148,7 +146,6 @@ class Fit(Posterior):
                 "loss": _ends(self.losses, steps),
                 "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "objective": settings.get("objective", ""),
-                "ELBO": convention,
             },
         )
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
-
-import torch
-from pyro.infer import ELBO
-from torch import Tensor
+from typing import Any
 
 from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset, Keywords
@@ -21,22 +17,7 @@ from pyrodrop.training.rows import arguments_of, none_by_default
 TrainingData = Dataset | Loader | Keywords
 
 
-class Trained(Protocol):
-    """The attributes of a `pyrodrop.Fit`."""
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def guide(self) -> Any: ...
-
-    data: TrainingData | None
-    history: Tensor
-    settings: dict[str, Any]
-    device: torch.device
-    loss: ELBO | None
-
-
-def data_for(fit: Trained, name: str, data: Any, optional: Collection[str] = ()) -> TrainingData:
+def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> TrainingData:
     """The training data, or `data` if it is not None, which may lack the `optional` arguments of a program."""
     if data is None:
         if fit.data is None:
@@ -50,7 +31,7 @@ def data_for(fit: Trained, name: str, data: Any, optional: Collection[str] = ())
     return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
 
 
-def _unchanged(fit: Trained, name: str) -> Any:
+def _unchanged(fit: Any, name: str) -> Any:
     """The data that a fit holds; a ValueError if they are no longer those that it was trained on."""
     fingerprint = fit.settings.get("data_fingerprint")
     if fit.data is not None and fingerprint is not None and fit.data.fingerprint != fingerprint:
@@ -61,7 +42,7 @@ def _unchanged(fit: Trained, name: str) -> Any:
     return fit.data
 
 
-def arguments_at(fit: Trained, x: Any) -> Arguments:
+def arguments_at(fit: Any, x: Any) -> Arguments:
     """The arguments of a fitted program at x, or those of training if x is None; see `Fit.predict`."""
     if x is None or "arguments" in fit.settings:
         optional = none_by_default(fit.model) if isinstance(x, Mapping) else ()
@@ -69,7 +50,7 @@ def arguments_at(fit: Trained, x: Any) -> Arguments:
     return Call((mapped(lambda part: part.to(fit.device), check_inputs(x)), None), {})
 
 
-def rows_of(fit: Trained, name: str) -> Dataset | None:
+def rows_of(fit: Any, name: str) -> Dataset | None:
     """The training data of a fit, for the function of this name, which needs rows of x and y.
 
     None after loading, and where training read them a minibatch at a time.

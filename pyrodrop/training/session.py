@@ -7,7 +7,6 @@ The session decides learning rates, factors and minibatches; an engine makes the
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
@@ -245,7 +244,7 @@ class Session:
             terms = f"nll {nll:g}, kl {kl:g}" if self.settings.objective is None else f"{nll:g}"
             broken = self._broken()
             after = f" After step {self.done - 1}, {broken} is not finite." if broken else ""
-            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after} {self._hint()}".rstrip())
+            self._fail(f"the loss stopped being finite at step {step}: {terms}.{after}")
         if whole and (broken := self._broken()):
             self._fail(f"{broken} stopped being finite at step {self.done - 1}.")
         self.checked = self.done
@@ -260,10 +259,6 @@ class Session:
         names = [name for name, value in wrong.items() if bool(value.any())]
         more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
         return f"{names[0]}{more}" if names else ""
-
-    def _hint(self) -> str:
-        """What to add to the error of a loss that is not finite, as a sentence."""
-        return ""
 
     def _fail(self, what: str) -> None:
         where = ""
@@ -299,7 +294,7 @@ class Session:
     @functools.cached_property
     def fingerprint(self) -> dict[str, dict[str, str]]:
         """What the run is made of, to be computed before its first step; see `check_same`."""
-        return fingerprint(self.settings, self.problem, self.loss)
+        return fingerprint(self.settings, self.problem, self.loss, self.optimizer)
 
     def state(self) -> dict[str, Tensor]:
         """All that the next steps depend on, by name and by reference: parameters, buffers, the optimiser's state, place in
@@ -313,12 +308,11 @@ class Session:
         self.check_finite(whole=True)
         self.engine.finish(self.done)
         optimizer = {f"optimizer.{key}": value for key, value in _named(self.optimizer).items()}
-        return {**self._trained(), **optimizer, **self._place(), "run": as_tensor(self.fingerprint)}
+        whole = {"entries": torch.tensor(len(optimizer)), "run": as_tensor(self.fingerprint)}
+        return {**self._trained(), **optimizer, **self._place(), **whole}
 
     def load(self, state: Mapping[str, Tensor], name: str) -> None:
         """Continue from what `state` returned, with torch's random state of that moment; `name` says what it is in messages.
-
-        If the state is of an optimiser with other entries, this one begins anew, and a warning is logged.
 
         Raises:
             ValueError: it is not a whole state, or the state of another run, or of more steps than this session has. Nothing
@@ -326,10 +320,14 @@ class Session:
         """
         trained, steps = self._trained(), self.settings.steps
         check_same(state.get("run"), self.fingerprint, name)
-        missing = [n for n in (*trained, *self._place()) if n not in state]
+        mine, optimizer = _named(self.optimizer), under("optimizer.", state)
+        missing = [n for n in (*trained, *self._place(), "entries") if n not in state]
+        if not missing and int(state["entries"]) != len(optimizer):
+            missing = ["entries of the optimizer"]
         if missing:
             raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
         wrong = [n for n, value in trained.items() if not _alike(state[n], value)]
+        wrong += [n for n in mine.keys() & optimizer.keys() if not _alike(optimizer[n], mine[n])]
         if wrong:
             raise ValueError(
                 f"{name} is of another model or guide: {', '.join(wrong)} has another shape or dtype there"
@@ -338,7 +336,7 @@ class Session:
         if history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
             form = f"{list(history.shape)} of {history.dtype}"
             raise ValueError(f"{name} must have three numbers for every step in its history; it has shape {form}")
-        done, optimizer = len(history), under("optimizer.", state)
+        done = len(history)
         if steps is not None and done > steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
         for kind in random_states(device):
@@ -349,13 +347,10 @@ class Session:
                     f"{name} has no random state of this version of PyTorch, random.{kind}: {error}"
                 ) from None
         self.rows.load(under("batches.", state), name)  # the last check
-        fresh = (done > 0 or bool(optimizer)) and not _is_of(self.optimizer, optimizer)
-        if fresh:
-            _log.warning("%s is of an optimizer whose state has other entries: it begins anew", name)
         with torch.no_grad():
             for key, value in trained.items():
                 value.copy_(state[key])
-        if not _load(self.optimizer, {} if fresh else optimizer) or done == 0 or fresh:
+        if not _load(self.optimizer, optimizer) or done == 0:
             self.forget_engine()
         set_random_states(random, device)
         self.history = self.history.to(history.dtype)
@@ -509,23 +504,6 @@ def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         (i, entry) for i, parameter in enumerate(parameters) for entry in optimizer.state.get(parameter, {}).items()
     ]
     return {f"{i}.{key}": torch.as_tensor(value) for i, (key, value) in entries if value is not None}
-
-
-def _is_of(optimizer: torch.optim.Optimizer, there: Mapping[str, Tensor]) -> bool:
-    """Whether a state of an optimiser has the entries of this one, of the same shapes and dtypes."""
-    here = _named(optimizer)
-    if not here:  # those that it would have after a step, from a step of a copy
-        stepped = copy.deepcopy(optimizer)
-        for group in stepped.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        with torch.no_grad():
-            inspect.unwrap(type(stepped).step)(stepped)  # what PyTorch wraps around it imports its compiler
-        here = _named(stepped)
-    # A parameter that no step has used, as of a member of an ensemble, has no state yet.
-    used = {key.split(".", 1)[0] for key in there}
-    here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
-    return here.keys() == there.keys() and all(_alike(there[key], value) for key, value in here.items())
 
 
 def _load(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:

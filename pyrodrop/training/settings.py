@@ -100,18 +100,14 @@ class Settings:
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(optimizer)}"
                 f"{hint if hasattr(optimizer, 'step') else ''}"
             )
-        if isinstance(schedule, type | torch.optim.lr_scheduler.LRScheduler):
-            raise TypeError(
-                f"lr_schedule must be {_LR_SCHEDULE}; got {_shown(schedule)}, which changes an optimiser instead"
-            )
         for name, kind, what, other in (
             ("lr_schedule", KLSchedule, "a factor of the learning rate by step", "kl_weight"),
             ("kl_weight", LRSchedule, "a number or a function of the epochs done", "lr_schedule"),
         ):
             if isinstance(value := getattr(self, name), kind):
                 raise TypeError(f"{name} must be {what}; got a {kind.__name__}, {value}: pass it as {other}")
-        if schedule is not None and not callable(schedule):
-            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {shown(schedule)}")
+        if schedule is not None and (not callable(schedule) or isinstance(schedule, type)):
+            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {_shown(schedule)}")
         if loss is None:
             return
         if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
@@ -161,21 +157,6 @@ def _shown(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else shown(value)
 
 
-_FIRST = ["model", "guide", "data"]
-_MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
-_HINTS = {
-    "temperature": "here it is kl_weight, the factor of the KL divergence in the loss",
-    "schedule": "here it is lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
-    "kl_weight",
-    "learning_rate": "here it is lr",
-    "epochs": "here it is steps, the number of gradient steps: that of epochs times that of minibatches",
-    **dict.fromkeys(("replicates", "memory", "jobs"), _MANY),
-    "checkpoint": "it belongs to fit, for one fit: train replicates by shares, with Replicates.save after each; a Training "
-    "has state()",
-    "after_epoch": "it belongs to fit, for one fit at a time",
-}
-
-
 def check_settings(settings: Mapping[str, Any], title: str) -> None:
     """Raise a TypeError for arguments of `fit_replicates` that the function `title` sets itself."""
     for name in ("models", "guides", "data", "count"):
@@ -186,7 +167,7 @@ def check_settings(settings: Mapping[str, Any], title: str) -> None:
 def with_options(function: Callable[P, T]) -> Callable[P, T]:
     """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`.
 
-    An unknown argument is a TypeError that says what it is called here, or which name is nearest.
+    An unknown argument is a TypeError that says which name is nearest.
     """
     signature, hints = inspect.signature(function), get_type_hints(function)
     parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
@@ -198,23 +179,13 @@ def with_options(function: Callable[P, T]) -> Callable[P, T]:
             name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint
         )
     known = [name for name in parameters if name != "self"]
-    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
     title = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        placed = len(args) - ("self" in parameters)
-        if placed > len(_FIRST) and known[: len(_FIRST)] == _FIRST:
-            raise TypeError(
-                f"data must be a Dataset or a pair (x, y), the third argument of {title}(model, guide, data, *, steps=...); "
-                f"got {placed} arguments without names: pass x and y as (x, y), and the others by name"
-            )
         for name in kwargs:
             if name not in known:
-                hint = f"; {_HINTS[name]}" if name in _HINTS else did_you_mean(name, known)
-                raise TypeError(f"{title}() has no argument {name!r}{hint}")
-        if "steps" in required and "steps" not in kwargs:
-            raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
+                raise TypeError(f"{title}() has no argument {name!r}{did_you_mean(name, known)}")
         return function(*args, **kwargs)
 
     checked.__annotations__ = hints

@@ -36,8 +36,6 @@ from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
-Trained = tuple[Replicates, FloatingPointError | None]  # the error if none of the replicates has a finite loss
-
 
 def train_stacks(
     problems: Sequence[Problem],
@@ -45,7 +43,7 @@ def train_stacks(
     seeds: Sequence[int],
     memory: float | None,
     progress: bool | None,
-) -> Trained:
+) -> Replicates:
     """Train replicates, one stack after the other.
 
     Args:
@@ -66,17 +64,14 @@ def train_stacks(
     return merged((group, stack_of(group).train([seeds[r] for r in group], progress)) for group in groups)
 
 
-def merged(trained: Iterable[tuple[Sequence[int], Trained]]) -> Trained:
+def merged(trained: Iterable[tuple[Sequence[int], Replicates]]) -> Replicates:
     """Join the results of groups of replicates, each with the numbers of its replicates, in the order of the numbers."""
     fits: dict[int, Fit] = {}
     failed: dict[int, int] = {}
-    errors: list[FloatingPointError | None] = []
-    for numbers, (replicates, error) in trained:
+    for numbers, replicates in trained:
         fits |= zip(numbers, replicates, strict=True)
         failed |= {numbers[r]: step for r, step in replicates.failed.items()}
-        errors.append(error)
-    done = Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
-    return done, None if None in errors else errors[0]
+    return Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
 
 
 class Stack(Session):
@@ -130,15 +125,13 @@ class Stack(Session):
         self._first = accelerate("traced", self.stacked, self.optimizer, samples[:1], 1)
         self.engine = self._first
 
-    def train(self, seeds: Sequence[int], progress: bool | None) -> Trained:
+    def train(self, seeds: Sequence[int], progress: bool | None) -> Replicates:
         """Make all steps. Where no replicate has a finite loss, the losses of the steps that are not made are NaN."""
-        error = None
         start = time.perf_counter()
         with seeded(seeds[0], self.settings.place):
             try:
                 self.run(progress)
-            except FloatingPointError as failure:
-                error = failure
+            except FloatingPointError:
                 finite = torch.isfinite(self.history[: self.done, :, :2]).all(-1).any(1)
                 self.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
                 self.done = len(self.history)
@@ -148,7 +141,7 @@ class Stack(Session):
             self.put(r)
             about = {**record(self.settings, problem, seed), **more}
             fits.append(self.fit_of(problem, history[:, r].contiguous(), about, problem.kept()))
-        return Replicates(fits, self.failed()), error
+        return Replicates(fits, self.failed())
 
     def put(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
@@ -172,14 +165,6 @@ class Stack(Session):
 
     def _broken(self) -> str:
         return ""  # replicates keep their last finite parameters
-
-    def _hint(self) -> str:
-        failed = self.failed()
-        first = min(failed, key=lambda replicate: failed[replicate], default=0)
-        return (
-            f"All {len(self.problems)} replicates failed, replicate {first} first; they keep their last finite parameters. "
-            f"Replicate {first} alone is a fit with seed + {first}."
-        )
 
     def _guess(self) -> None:
         for r, loss in enumerate(self.losses if self.loss.objective.guesses else ()):

@@ -55,7 +55,6 @@ from pyrodrop.networks.last_map import LastMap
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.protocols import HasPosterior
-from pyrodrop.training.result_data import Trained
 
 _log = logging.getLogger("pyrodrop")
 
@@ -120,8 +119,8 @@ class Report:
     __repr__ = _repr_markdown_ = __str__
 
 
-def worth_of(fit: Trained, beside: Collection[str] = ("constant", "ridge", "gp", "point")) -> Worth | None:
-    """The worth of a fit on rows of its training data, or of a minibatch of a loader; `beside` names what is computed.
+def worth_of(fit: Any) -> Worth | None:
+    """The worth of a fit on rows of its training data, or of a minibatch of a loader.
 
     None for a Pyro program; without training data, as after loading; if a hundredth of the training's work is too little
     for 20 rows, or for all rows of a network that needs them at once; and if `predict` has no finite density. The caller's
@@ -144,7 +143,7 @@ def worth_of(fit: Trained, beside: Collection[str] = ("constant", "ridge", "gp",
     if len(ours) < size or not bool(ours.isfinite().all()):  # a row without any observation is left out
         return None
     density = float(ours.mean())
-    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, data, rows, beside)}
+    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, data, rows)}
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     return Worth(density, **finite, values=rows.y[0].numel())
 
@@ -155,7 +154,7 @@ def of_record(record: Mapping[str, Any]) -> Worth | None:
     return Worth(**known) if isinstance(known, Mapping) and set(known) == set(Worth.__annotations__) else None
 
 
-def _affordable(fit: Trained, data: Dataset) -> int:
+def _affordable(fit: Any, data: Dataset) -> int:
     """The number of rows to predict."""
     seen = len(fit.history) * min(fit.settings.get("batch_size", len(data)), len(data))
     weights = sum(value.numel() for value in fit.model.state_dict().values())
@@ -164,12 +163,12 @@ def _affordable(fit: Trained, data: Dataset) -> int:
     return min(len(data), _MOST, max(seen // _SHARE, int(_CHEAP / (weights * places))))
 
 
-def _beside(fit: Trained, data: Dataset, rows: Dataset, names: Collection[str]) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _beside(fit: Any, data: Dataset, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
     """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
     y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
     every = torch.arange(len(y))
-    if "constant" in names and (of_constant := constant(likelihood, data.y, y)) is not None:
+    if (of_constant := constant(likelihood, data.y, y)) is not None:
         yield "constant", every, of_constant
     real = isinstance(likelihood, _REAL) and not has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
@@ -180,16 +179,14 @@ def _beside(fit: Trained, data: Dataset, rows: Dataset, names: Collection[str]) 
     if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
         x = x.detach().cpu().double()
         at = every if x.shape[1] <= _WIDE else few
-        if "ridge" in names:
-            yield "ridge", at, by_features([x[at]], y[at])
-        if "gp" in names:
-            yield "gp", few, by_process(x[few], y[few])
-    if "point" in names and (features := _features(fit, rows)):
+        yield "ridge", at, by_features([x[at]], y[at])
+        yield "gp", few, by_process(x[few], y[few])
+    if features := _features(fit, rows):
         at = every if features[0].shape[1] <= _WIDE else few
         yield "point", at, by_features([phi[at] for phi in features], y[at])
 
 
-def _features(fit: Trained, rows: Dataset) -> list[Tensor]:
+def _features(fit: Any, rows: Dataset) -> list[Tensor]:
     """Inputs of the last layer ``[n, K]``, at the initial values of the weights and at their means.
 
     Empty if the outputs of the network are not those of a linear layer that is called on one vector per row.
@@ -327,7 +324,7 @@ def say(message: str) -> None:
         messages.append(message)
 
 
-def judge(*fits: Trained, failed: Collection[int] = ()) -> None:
+def judge(*fits: Any, failed: Collection[int] = ()) -> None:
     """Put the worth of a single fit into its settings, which are saved, and log at most one warning about all fits: how many
     need one, and the first reason for the first of these.
 
@@ -346,7 +343,7 @@ def judge(*fits: Trained, failed: Collection[int] = ()) -> None:
         say(f"{title}: {where}{text}")
 
 
-def rises(fit: Trained) -> str:
+def rises(fit: Any) -> str:
     """A warning if the nll has risen: the median of the last tenth of the steps is above the first by more than 1 nat per
     row, more than after a start from trained weights, or by 4 / sqrt(batch size), since few rows vary more."""
     nll, rows, tenth, unit = _nll(fit)
@@ -359,7 +356,7 @@ def rises(fit: Trained) -> str:
     )
 
 
-def still_falls(fit: Trained) -> str:
+def still_falls(fit: Any) -> str:
     """A warning if the mean nll of the last tenth of the steps is below that of the tenth before, by more than 0.05 nats per
     row, a twentieth of the whole fall and four standard errors; not if training was ended before all steps."""
     nll, rows, tenth, unit = _nll(fit)
@@ -376,7 +373,7 @@ def still_falls(fit: Trained) -> str:
     )
 
 
-def point_estimate(fit: Trained) -> str:
+def point_estimate(fit: Any) -> str:
     """A warning if all learned rates or alphas are below 1/1000: the posterior is a point up to rounding."""
     guide: Any = fit.guide
     if not isinstance(guide, Guide | Ensemble) or isinstance(guide, Prunes) or not guide.rate_kind.learned:
@@ -390,7 +387,7 @@ def point_estimate(fit: Trained) -> str:
     )
 
 
-def no_better_than_a_constant(fit: Trained) -> str:
+def no_better_than_a_constant(fit: Any) -> str:
     """A warning if the log density is not above a constant's by 1/1000 nat per value of y. Where it was not computed after
     training, as of replicates, it is if -nll of the last steps, a lower bound, is not above by 1/100 nat per row."""
     worth, likelihood = of_record(fit.settings), fit.model.likelihood if isinstance(fit.model, NetworkModel) else None
@@ -399,7 +396,7 @@ def no_better_than_a_constant(fit: Trained) -> str:
         best = constant(likelihood, y, y)
         nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
         if best is not None and nll > -float(best.sum()) - 0.01 * len(fit.data):
-            worth = worth_of(fit, ["constant"])
+            worth = worth_of(fit)
     if worth is None or worth.constant is None or worth.fit > worth.constant + _SMALL * worth.values:
         return ""
     what, advice = (
@@ -416,7 +413,7 @@ def no_better_than_a_constant(fit: Trained) -> str:
     return f"the fit is no better than a constant: {_numbers(worth, worth.constant, what)}, {so}"
 
 
-def less_than_a_point(fit: Trained) -> str:
+def less_than_a_point(fit: Any) -> str:
     """A warning if the log density, where it was computed after training, is below that of ridge regression or of the
     network with a refitted last layer by more than 1/5 nat per value of y."""
     worth = of_record(fit.settings)
@@ -431,7 +428,7 @@ def less_than_a_point(fit: Trained) -> str:
 
 
 # What is wrong with a fit, the first thing first, each with the heading of docs/symptoms.md that says more.
-REASONS: dict[Callable[[Trained], str], str] = {
+REASONS: dict[Callable[[Any], str], str] = {
     rises: "the-loss-is-nan-or-infinite",
     no_better_than_a_constant: "a-constant-predicts-as-well",
     point_estimate: "learned-rates-go-to-0-or-alphas-grow",
@@ -440,7 +437,7 @@ REASONS: dict[Callable[[Trained], str], str] = {
 }
 
 
-def _nll(fit: Trained) -> tuple[Tensor, int, int, str]:
+def _nll(fit: Any) -> tuple[Tensor, int, int, str]:
     """The nll of all steps, the number of rows, a tenth of the number of steps (0 if they say nothing) and the unit."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10 if len(nll) >= TRIAL and bool(nll.isfinite().all()) else 0
@@ -452,7 +449,7 @@ def _numbers(worth: Worth, beside: float, what: str) -> str:
     return f"the log density of the training data is {worth.fit:.3g} per row, and {beside:.3g} under {what}{process}"
 
 
-def _conclusion(fit: Trained, what: str, advice: str) -> str:
+def _conclusion(fit: Any, what: str, advice: str) -> str:
     """The end of a warning: what the numbers mean and what to do, which differs if Gaussian noise is about as large as y."""
     likelihood = getattr(fit.model, "likelihood", None)
     if not isinstance(likelihood, Gaussian) or not isinstance(fit.data, Dataset):

@@ -173,7 +173,7 @@ REFUSED: Table = {
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
         (lambda: training().load_state({}), "the state must have a description of its run"),
     ],
-    "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), seconds=0.0), "seconds is .* above 0; got 0")],
+    "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), patience=0), "patience is .* least 1; got 0")],
     "recipes": [
         (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
         *(

@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import BernoulliMixture, InputUnits, RelaxedBernoulliMixture
 from pyrodrop.prediction.closed_form import _some_rows
-from pyrodrop.prediction.moments import Running, RunningMoments, centred
+from pyrodrop.prediction.moments import RunningMoments
 from pyrodrop.reparam.marginal import _plain_dropout
 from pyrodrop.scaling import Standardize
 
@@ -132,16 +132,18 @@ def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pyte
 
 
 def test_chunks_merge_to_the_moments_of_all() -> None:
-    """Chan's merging, uneven chunks of draws and points, about an offset at which raw squares lose every digit."""
+    """Uneven chunks of draws and points, about an offset at which raw squares lose every digit."""
     draws = torch.randn(50, 7, 2) * torch.tensor([1e-3, 1.0]) + 1e8
-    running = Running(7, draws)
+    running = RunningMoments(7)
     for a, b in ((0, 1), (1, 20), (20, 50)):
         for c, d in ((0, 4), (4, 7)):
-            running.add(c, b - a, *centred(draws[a:b, c:d]))
-    torch.testing.assert_close(running.mean, draws.mean(0), rtol=1e-14, atol=0)
-    torch.testing.assert_close(running.variance, draws.var(0, correction=0), rtol=1e-4, atol=0)  # draws have 8 digits
+            running.add(c, dist.Normal(draws[a:b, c:d], 0.0, validate_args=False).to_event(1), draws[a:b, c:d])
+    got = running.result(draws, joint=True)
+    torch.testing.assert_close(got.mean, draws.mean(0), rtol=1e-14, atol=0)
+    for variance in (got.variance, got.spread**2):
+        torch.testing.assert_close(variance, draws.var(0, correction=0), rtol=1e-4, atol=0)  # draws have 8 digits
     raw = (draws**2).mean(0) - draws.mean(0) ** 2
-    assert not torch.allclose(raw, running.variance, rtol=0.5)
+    assert not torch.allclose(raw, got.variance, rtol=0.5)
 
 
 def test_a_function_that_is_not_the_mean_has_a_spread_of_its_own() -> None:

@@ -8,8 +8,7 @@ import torch
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.density import CompiledDensity, density_of
 from pyrodrop.sampling.mclmc import LAMBDA, MCLMC, Tuned, turned
 from tests.pyrodrop.sampling.test_leapfrog import X, Y, energy, model
 

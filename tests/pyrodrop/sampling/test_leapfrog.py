@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop.sampling.chains import State
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import Density, density_of
+from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.hmc import HMC
 
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
@@ -97,7 +96,7 @@ def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(3)
     q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
     whole = hmc(density, q, "traced")
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 4 * 1024})
+    monkeypatch.setattr("pyrodrop.sampling.density._BLOCK_BYTES", {"cpu": 4 * 1024})
     blocks = hmc(density, q, "traced")
     assert whole.density.block == 6
     assert 1 < blocks.density.block < 6

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.chains import Chains
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling import chains
+from pyrodrop.sampling.density import CompiledDensity, density_of
 from pyrodrop.sampling.mclmc import MCLMC, STEPS
-from pyrodrop.sampling.starts import drawing_of, from_runs
+from pyrodrop.sampling.sample import drawing_of, from_runs
 from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
 from tests.pyrodrop.sampling.test_sample import X, Y, exact, linear, standard_errors
 
@@ -101,7 +100,7 @@ def test_a_chain_that_loses_energy_stays_and_is_counted() -> None:
     compiled = CompiledDensity(density_of(linear(), (X, Y)), 3, "pyro", MCLMC.step)
     begin = torch.zeros(3, 3, dtype=torch.float64)
     kernel = Walled(compiled, begin, torch.Generator().manual_seed(0), 0, energy_variance=V)
-    q, stats = kernel.run(4)
+    q, stats, _ = chains.run(kernel, 4)
     assert stats["diverging"].tolist() == [[False] * 4, [True] * 4, [False] * 4]
     assert (q[1] == 0).all()
     assert q[0, :, 0].tolist() == [1, 2, 3, 4]
@@ -132,14 +131,12 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
         progress=False,
     )
 
-    untuned = Chains.run
+    def starting(kernel: MCLMC, *args: Any) -> Any:
+        seen.append(kernel.state.q.clone())
+        kernel.tune = 0
+        return chains.run(kernel, *args)
 
-    def starting(self: Chains, *args: Any) -> Any:
-        seen.append(self.state.q.clone())
-        self.tune = 0
-        return untuned(self, *args)
-
-    monkeypatch.setattr(Chains, "run", starting)
+    monkeypatch.setattr("pyrodrop.sampling.sample.run", starting)
     sampled = run(model, (X.float(), Y.float()), start=fits, chains=4, draws=4)
     for chain in range(4):
         weights = fits[chain % 2].guide.draw(1)
@@ -185,7 +182,7 @@ def test_a_single_number_is_refused() -> None:
 
 
 def test_draws_are_kept_thinned_and_described(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
-    again = pyrodrop.Sampled.load(sampled.save(tmp_path / "draws.safetensors", 64), linear())
+    again = pyrodrop.Sampled.load(sampled.thinned(64).save(tmp_path / "draws.safetensors"), linear())
     assert again.kernel == "mclmc"
     assert set(again.stats) == {"lp", "energy_error", "diverging", "n_steps"}
     assert torch.equal(again.samples["weight"], sampled.thinned(64).samples["weight"])

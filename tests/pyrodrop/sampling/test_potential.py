@@ -21,10 +21,9 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import Density, density_of
+from pyrodrop.sampling.chains import run
+from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.mclmc import MCLMC
-from pyrodrop.sampling.starts import from_prior
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -283,10 +282,10 @@ def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
 def test_chains_that_step_where_the_energy_overflows_stay() -> None:
     compiled = CompiledDensity(density_of(deep(), (20 * X, Y)), 2, "traced", MCLMC.step)
     generator = torch.Generator().manual_seed(0)
-    q = from_prior(compiled, generator)
+    q = compiled.from_prior(generator)
     kernel = MCLMC(compiled, q, generator, 0, energy_variance=5e-4)
     kernel.tuned = kernel.tuned._replace(step_size=1e3)
-    drawn, stats = kernel.run(2)
+    drawn, stats, _ = run(kernel, 2)
     assert stats["diverging"].all()
     assert torch.equal(drawn, q[:, None].expand(2, 2, -1))
 

@@ -17,12 +17,10 @@ from torch.func import functional_call
 import pyrodrop
 from pyrodrop import likelihoods, priors
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import density_of
+from pyrodrop.sampling.density import CompiledDensity, density_of
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
-from pyrodrop.sampling.starts import from_prior
 from tests.pyrodrop.compiled.test_replays import recorder
 
 _G = torch.Generator().manual_seed(0)
@@ -376,7 +374,7 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
     assert found.diagnostics(data=(X, Y)) == sampled.diagnostics()
     with pytest.raises(ValueError, match=r"diagnostics\(data=...\)"):
         found.diagnostics()
-    few = pyrodrop.Sampled.load(sampled.save(tmp_path / "few.safetensors", 48), linear())
+    few = pyrodrop.Sampled.load(sampled.thinned(48).save(tmp_path / "few.safetensors"), linear())
     assert few.draws == 3
     for name, values in sampled.samples.items():
         assert torch.equal(few.samples[name], values[:, [49, 99, 149]])
@@ -409,7 +407,7 @@ def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
 @pytest.mark.parametrize("kind", [HMC, MCLMC])
 def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where a step overwrites results of the one before; in several blocks of chains, in float64."""
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 1024})
+    monkeypatch.setattr("pyrodrop.sampling.density._BLOCK_BYTES", {"cpu": 1024})
     monkeypatch.setattr("pyrodrop.compiled.Replayed.together", 3)
     options = {"energy_variance": 5e-4} if kind is MCLMC else {"target_acceptance": 0.651, "max_steps": 8}
     ends, recorded = [], []
@@ -420,11 +418,11 @@ def test_replayed_steps_move_chains_alike(kind: Any, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
     for kinds in (set(), {"cpu"}):
-        monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", kinds)
+        monkeypatch.setattr("pyrodrop.sampling.density._REPLAY", kinds)
         compiled = CompiledDensity(density_of(linear(), (X, Y)), 6, "traced", kind.step)
         assert 1 <= compiled.block < 6
         generator = torch.Generator().manual_seed(0)
-        kernel = kind(compiled, from_prior(compiled, generator), generator, 100, **options)
+        kernel = kind(compiled, compiled.from_prior(generator), generator, 100, **options)
         for number in range(1, 4):
             kernel.transition(number)
             kernel.adapt(number)
@@ -439,16 +437,7 @@ def test_what_cannot_be_replayed_is_called(monkeypatch: pytest.MonkeyPatch, capl
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", {"cpu"})
+    monkeypatch.setattr("pyrodrop.sampling.density._REPLAY", {"cpu"})
     with caplog.at_level(logging.INFO, "pyrodrop"):
         assert run(linear(), chains=4, tune=100, draws=4, max_steps=4).settings["engine"] == "traced"
     assert "launched one by one, which is slower: operation not permitted" in caplog.text
-
-
-def test_starts_by_the_distributions_of_the_priors_are_those_of_calls() -> None:
-    density, other = (density_of(linear(), (X, Y)) for _ in range(2))
-    other.__dict__["_priors"] = None
-    for seed in range(3):
-        mine, theirs = density.draw(seed), other.draw(seed)
-        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-    assert density._priors is not None

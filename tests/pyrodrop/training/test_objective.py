@@ -116,9 +116,8 @@ def test_a_part_of_the_rows_still_stands_for_all() -> None:
 
     x, y = torch.zeros(5), torch.zeros(5)
     drawn = [DrawnTerms(model, guide, whole=whole) for whole in (True, False)]
-    whole, scaled = (float(terms.terms(terms.drawn(x, y), x, y).kl) for terms in drawn)
+    whole, scaled = (float(terms.draw((x, y), {}).kl) for terms in drawn)
     assert whole == pytest.approx(10 * 0.5)  # KL(N(1, 1) || N(0, 1)) = 1/2
     assert scaled == pytest.approx(whole / 2)
     for weights, kl in ((torch.arange(5.0) + 1, 2 * 15 * 0.5), (torch.full((5,), 3.0), whole)):
-        weighted = drawn[0].terms(drawn[0].drawn(x, y, weights), x, y, weights)
-        assert float(weighted.kl) == pytest.approx(kl)
+        assert float(drawn[0].draw((x, y, weights), {}).kl) == pytest.approx(kl)

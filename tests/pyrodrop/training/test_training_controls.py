@@ -125,13 +125,10 @@ def test_a_hyperprior_without_its_factor_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"temperature": 2.0}, "no argument 'temperature'; here it is kl_weight"),
-        ({"schedule": lambda step: 1.0}, "no argument 'schedule'; here it is lr_schedule"),
         ({"stpes": 3}, r"fit\(\) has no argument 'stpes'; did you mean 'steps'"),
         ({"batchsize": 3}, "no argument 'batchsize'; did you mean 'batch_size'"),
         ({"xyz": 3}, "no argument 'xyz'$"),
-        ({"memory": 1e6}, r"no argument 'memory'; it belongs to fit_replicates\(model, guide, data, count=...\)"),
-        ({"replicates": 2}, r"no argument 'replicates'; it belongs to fit_replicates"),
+        ({"memory": 1e6}, "no argument 'memory'$"),
     ],
 )
 def test_arguments_of_another_name(arguments: dict[str, Any], words: str) -> None:
