@@ -15,9 +15,7 @@ from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arrays import copied, is_frame, tensor_of, without_graph
 from pyrodrop.cards import Card, carded, size
-from pyrodrop.data.column_values import listed
-from pyrodrop.data.columns import Columns, Encode
-from pyrodrop.data.frame import read_frame
+from pyrodrop.data.columns import Columns, Encode, listed, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
@@ -133,7 +131,7 @@ class Dataset:
         *,
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
-        standardise: bool | Sequence[Any] = True,
+        standardise: bool = True,
     ) -> Dataset:
         """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
@@ -162,7 +160,7 @@ class Dataset:
                 takes them. x is then a pair, ``(numbers, codes)``, ``[N, D]`` and ``[N, K]``, the arguments of the network;
                 or the codes alone if there are no numbers. A `Dataset` standardises only a single tensor, so these numbers
                 are standardised in x itself: convert further frames with `x_of` or `like`.
-            standardise: True for all numbers, False for none, or names of the columns to standardise.
+            standardise: whether to standardise the columns of numbers.
 
         Returns:
             A data set with y ``[N, targets]``, or class labels ``[N]`` of int64, and `columns`, which has the names, the

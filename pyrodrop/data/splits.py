@@ -18,10 +18,8 @@ from pyrodrop.arguments import shown, tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Flag, Instance, Real, Text, checked
-from pyrodrop.data.column_values import checked_frame
-from pyrodrop.data.columns import Encode
+from pyrodrop.data.columns import Encode, checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.frame import read_frame
 from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
 
@@ -78,7 +76,7 @@ class Split(Described):
         seed: Annotated[int, Count("the seed of the division", least=0)] = 0,
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
-        standardise: bool | Sequence[Any] = True,
+        standardise: bool = True,
         name: Text = "frame",
     ) -> Split:
         """Split the rows of a DataFrame at random; the standardisation is that of the training rows.

@@ -58,10 +58,6 @@ class Gaussian(Dispersed):
     """
 
     copies = 1
-    not_arguments = Dispersed.not_arguments | {
-        **dict.fromkeys(("sd", "std", "stddev", "sigma", "scale", "noise"), "precision is 1 / sd^2, in the units of y"),
-        **dict.fromkeys(("variance", "var"), "precision is 1 / variance"),
-    }
     parameter = "precision"
     predictable = False  # `HeteroscedasticGaussian` has other links
 

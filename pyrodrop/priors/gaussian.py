@@ -56,8 +56,6 @@ class Gaussian(Prior):
         0.00018
     """
 
-    not_arguments = {"loc": "for means of your own, priors.Informative(loc, scale) of one weight"}  # noqa: RUF012
-
     def __init__(
         self,
         scale: float | Sequence[float] | None = None,

@@ -240,8 +240,6 @@ def test_rows_that_are_refused() -> None:
             estimator(**SMALL).fit(X, np.ma.masked_array(y, np.arange(80) % 2))
     with pytest.raises(ValueError, match="a column of x that varies.*got 2 constant columns"):
         NetworkRegressor(**SMALL).fit(np.ones((80, 2)), Y)
-    with pytest.raises(TypeError, match="no argument 'sample_weight': rows are not weighted.*repeat the rows"):
-        NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))
     with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):
         NetworkClassifier(**SMALL).fit(X, np.full(80, "up"))
     with pytest.raises(ValueError, match="at least 10 rows"):
