@@ -96,20 +96,15 @@ REFUSED: Table = {
         *(
             (lambda rows=rows: splits(rows), message)
             for rows, message in (
-                (3, "rows must be a list of pairs.*got the int 3"),
-                ([], "rows must .*got"),
-                ([0, 1], "rows of split 0 must be a pair, .*got the int 0"),
-                ([([0], [1], [2])], "rows of split 0 must be a pair"),
-                ([([0], [1])], "at least two training rows and one test row; split 0 of t has 1 and 1"),
+                ([([0], [1])], r"at least two training rows and one test row, .*got \[0\] and \[1\]"),
                 ([([0, 1], [])], "rows of split 0 must contain at least one observation; got an empty list"),
-                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers; got torch.float32"),
-                ([([True, False], [True])], "rows of split 0 must be .*got torch.bool"),
-                ([([0, 1], [6])], "from 0 to 5, each at most once; got 3 different ones of 3 from 0 to 6"),
+                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers"),
+                ([([True, False], [True])], "rows of split 0 must be .*got"),
+                ([([0, 1], [6])], r"from 0 to 5, each at most once; got \[0, 1\] and \[6\]"),
                 ([([0, 1], [-1])], "from 0 to 5, each at most once; got"),
-                ([([0, 1], [1])], "from 0 to 5, each at most once; got 2 different ones of 3"),
+                ([([0, 1], [1])], "from 0 to 5, each at most once; got"),
             )
         ),
-        (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),
     ],
     "zoo": [
         (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
