@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyro.distributions as dist
@@ -14,7 +13,6 @@ from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
 from pyrodrop.arguments import count
-from pyrodrop.arrays import tensor_of
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
@@ -33,11 +31,10 @@ class Ordinal(Likelihood):
 
     Args:
         classes: K, at least 2.
-        cutpoints: K - 1 ascending numbers, which stay fixed; learned if None.
 
     Raises:
-        ValueError: `classes` is less than 2, or `cutpoints` are not K - 1 ascending numbers.
-        TypeError: `classes` is no whole number, or `cutpoints` no list of numbers.
+        ValueError: `classes` is less than 2.
+        TypeError: `classes` is no whole number.
 
     Example:
         >>> import torch
@@ -54,23 +51,13 @@ class Ordinal(Likelihood):
     first: Any
     gaps: Any
 
-    def __init__(self, classes: int, cutpoints: Sequence[float] | None = None) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
         self.classes: int = count(classes, "classes", "the number of classes", least=2)
-        self.learned: bool = cutpoints is None
+        self.learned: bool = True
         self.copies: int = 7 * self.classes
-        if cutpoints is None:
-            self.first = PyroParam(torch.tensor(-1.0), constraints.real)
-            self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)
-            return
-        fixed = tensor_of(cutpoints, "cutpoints").to(torch.get_default_dtype())
-        if fixed.shape != (self.classes - 1,) or not bool((fixed.diff() > 0).all()) or not bool(fixed.isfinite().all()):
-            raise ValueError(
-                f"cutpoints must be {self.classes - 1} ascending numbers, between {self.classes} classes; got "
-                f"{fixed.tolist()}"
-            )
-        self.register_buffer("first", fixed[0].clone())
-        self.register_buffer("gaps", fixed.diff())
+        self.first = PyroParam(torch.tensor(-1.0), constraints.real)
+        self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)
 
     @property
     def cutpoints(self) -> Tensor:
@@ -93,11 +80,11 @@ class Ordinal(Likelihood):
     def unknown(self) -> str:
         cutpoints = self.cutpoints.detach().cpu()
         started = not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints))
-        return "" if started or not self.learned else "cutpoints"
+        return "" if started else "cutpoints"
 
     def start(self, y: Tensor) -> None:
         if not self.unknown:
-            return  # fixed, or started before
+            return  # started before
         y = y.detach().cpu().long().flatten()
         if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
             return  # `check` raises an error
@@ -120,4 +107,4 @@ class Ordinal(Likelihood):
         check_classes(self.as_target(y), output, self.classes)
 
     def describe(self) -> str:
-        return f"Ordinal({self.classes}{'' if self.learned else ', fixed cutpoints'})"
+        return f"Ordinal({self.classes})"
