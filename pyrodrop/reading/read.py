@@ -32,8 +32,7 @@ from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, str
 from pyrodrop.reading.found import Passes, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
-from pyrodrop.surroundings import outside
-from pyrodrop.threads import exclusive
+from pyrodrop.threads import exclusive, outside
 
 _OTHER = 0.9  # factor of all weights in a call that checks the reading
 
@@ -92,7 +91,7 @@ def read(
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
             decoupled; `loss` does not belong to the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
-        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
     Example:
         >>> import torch, pyrodrop

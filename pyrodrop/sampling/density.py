@@ -32,7 +32,7 @@ from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.likelihoods.missing import check_complete
+from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _RADIUS = 2.0  # of the unconstrained initial values of hyperparameters, as in Pyro's init_to_uniform

@@ -18,7 +18,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import density_of
 from pyrodrop.sampling.starts import from_prior
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 
 
 class Potential:

@@ -38,7 +38,6 @@ LAYERS = (
         "pyrodrop/scaling.py",
         "pyrodrop/schedules.py",
         "pyrodrop/stacking.py",
-        "pyrodrop/surroundings.py",
     ),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
