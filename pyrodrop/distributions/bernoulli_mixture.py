@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -98,17 +97,6 @@ class BernoulliMixture(WeightDistribution):
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return coins(self.keep_rate.to(dtype), shape)
-
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(
-            loc,
-            self.drop_rate,
-            self.theta,
-            event_dim=len(self.event_shape),
-            per=self.per,
-            units=self.units,
-            validate_args=False,
-        )
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.batch_shape

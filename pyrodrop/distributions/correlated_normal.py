@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -68,10 +66,6 @@ class CorrelatedNormal(WeightDistribution):
     def constant_left_out(self) -> ConstantLeftOut:
         """The constant is left out once per input unit."""
         return ConstantLeftOut((self.batch_shape + self.noise_shape).numel(), "units")
-
-    def at(self, loc: Tensor) -> Self:
-        event_dim = len(self.event_shape)
-        return type(self)(loc, self.log_alpha, event_dim=event_dim, units=self.units, validate_args=False)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
@@ -76,9 +74,6 @@ class LowRankNormal(WeightDistribution):
             variance=lambda: self.diagonal.reshape(self.event_shape),
             factors=lambda: (column.reshape(self.event_shape) for column in self.factor.unbind(-1)),
         )
-
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.factor, self.diagonal, event_dim=len(self.event_shape), validate_args=False)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         draw = self._flat.rsample(torch.Size(sample_shape))

@@ -67,9 +67,6 @@ class MultiplicativeNormal(WeightDistribution):
     def noise_form(self) -> NoiseForm:
         return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.log_alpha, event_dim=len(self.event_shape), validate_args=False)
-
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)  # type: ignore[arg-type]
         return self.loc * (1 + torch.exp(self.log_alpha / 2) * noise)
@@ -120,9 +117,6 @@ class CutNormal(MultiplicativeNormal):
     def mean(self) -> Tensor:
         return self.loc * (self.log_alpha < self.threshold)
 
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.log_alpha, self.threshold, event_dim=len(self.event_shape), validate_args=False)
-
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)  # type: ignore[arg-type]
         return self.mean + self.loc * torch.exp(self.log_alpha / 2) * noise
@@ -164,7 +158,7 @@ class PrunedNormal(MultiplicativeNormal):
         )  # fmt: skip
 
     def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.log_alpha, self.keep, validate_args=False)
+        return super().at(torch.where(self.keep, loc, 0.0))
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)  # type: ignore[arg-type]

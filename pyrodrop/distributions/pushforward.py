@@ -8,7 +8,7 @@ Every stochastic regulariser has this form (Psaros, Dropout as variational infer
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -65,9 +65,6 @@ class Pushforward(WeightDistribution):
         return ConstantLeftOut(
             (self.batch_shape + self.event_shape).numel(), unit, (*map(id, functions), tuple(self.event_shape))
         )
-
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.g, self.noise, self.regularizer, self.density, event_dim=len(self.event_shape))
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = self.noise(self.loc)

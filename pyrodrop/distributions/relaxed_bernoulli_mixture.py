@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from torch import Tensor
 
@@ -60,10 +58,6 @@ class RelaxedBernoulliMixture(BernoulliMixture):
     @property
     def noise_form(self) -> NoiseForm:
         return NoiseForm(lambda: self.loc, lambda shape, dtype: self.relaxed_mask(shape).to(dtype))
-
-    def at(self, loc: Tensor) -> Self:
-        event_dim = len(self.event_shape)
-        return type(self)(loc, self.logit, self.temperature, event_dim=event_dim, per=self.per, units=self.units)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         mask = self.relaxed_mask(torch.Size(sample_shape) + self.batch_shape + self.noise_shape)
