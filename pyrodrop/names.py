@@ -25,7 +25,7 @@ def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
 
 
 def public(module: str, names: Sequence[str], places: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Have `dir` show these names of a module alone.
+    """Have `dir` show these names of a module alone, and Python's hints for other names suggest them.
 
     Args:
         places: modules of names that are imported when they are first used.
@@ -33,7 +33,7 @@ def public(module: str, names: Sequence[str], places: Mapping[str, str] = Mappin
 
     def attribute(name: str) -> Any:
         if name not in places:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
         vars(sys.modules[module])[name] = value = getattr(import_module(places[name]), name)
         return value
 

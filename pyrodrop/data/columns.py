@@ -23,7 +23,7 @@ from torch import Tensor
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import as_table
 from pyrodrop.constraints import Flag, checked
-from pyrodrop.names import one_of
+from pyrodrop.names import did_you_mean, one_of
 from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Encode = Literal["one-hot", "codes"]
@@ -296,7 +296,9 @@ def _named(names: Any, frame: nw.DataFrame[Any], argument: str) -> list[Hashable
         if not isinstance(name, str | int | np.integer) or isinstance(name, bool):
             raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(name)}")
         if name not in labels:
-            raise ValueError(f"{argument} must name columns of df, {listed(labels)}; got {name!r}")
+            raise ValueError(
+                f"{argument} must name columns of df, {listed(labels)}; got {name!r}{did_you_mean(name, map(str, labels))}"
+            )
     if len(set(names)) < len(names):
         raise ValueError(f"{argument} must name every column once; got {names!r}")
     return [labels[labels.index(name)] for name in names]  # not NumPy's numbers

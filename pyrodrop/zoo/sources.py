@@ -27,8 +27,7 @@ from pyrodrop.data import (
     toy,
     uci,
 )
-from pyrodrop.data.tables import UCI
-from pyrodrop.data.uci import SPLITS
+from pyrodrop.data.tables import SPLITS, UCI
 from pyrodrop.scaling import Standardize
 
 

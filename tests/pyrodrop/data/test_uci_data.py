@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import zipfile
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import pytest
 import torch
 
 from pyrodrop import data
+from pyrodrop.data import tables as uci
 from pyrodrop.data.splits import Splits, permuted
 from pyrodrop.data.tables import TABLES, UCI
-
-uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
 
 
 @pytest.mark.parametrize("name", UCI)
