@@ -131,14 +131,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         """
         X = _checked_columns(X)
         y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
-        shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
-        several = len(shape) == 2 and shape[1] > 1
-        if several and not isinstance(self, RegressorMixin):
-            raise ValueError(
-                f"y must be one column; got shape {list(shape)}: for one estimator of each column there is "
-                f"sklearn.multioutput.MultiOutputClassifier({type(self).__name__}())"
-            )
-        x, y = validate_data(self, X, y, ensure_min_samples=2, multi_output=several, **_TABLE, **options)
+        x, y = validate_data(self, X, y, ensure_min_samples=2, **_TABLE, **options)
         self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(_dense(x))
         return narrowed(torch.as_tensor(self._filled.transform(_dense(x)))), y
 
@@ -222,7 +215,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
-        x, y = self._table(X, y, y_numeric=True)
+        shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
+        x, y = self._table(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
         if y.dtype.kind not in "biuf":
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
         if isinstance(self.likelihood, Categorical | Ordinal):

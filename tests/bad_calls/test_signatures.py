@@ -101,7 +101,9 @@ RECORDS = {  # what functions return, and base classes
     "compression.Measured", "compression.CompressionReport", "metrics.Conformal", "metrics.CalibrationCurve",
     "models.NetworkModel", "zoo.Entry", "schedules.KLSchedule", "schedules.LRSchedule", "models.TrainedNetwork",
 }  # fmt: skip
-UNCHECKED = {  # what functions return, and what is shown or passed on
+UNCHECKED = {  # what functions return, and what is shown, passed on or registered
+    "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
+    "divergences.worst", "zoo.Source.load",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "Prediction.missing", "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
     "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x", "reparam.LazyWeight",

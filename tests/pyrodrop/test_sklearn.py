@@ -198,7 +198,7 @@ def test_several_columns_of_y_are_predicted_together() -> None:
     assert (ends[..., 0] < mean).all()
     assert (mean < ends[..., 1]).all()
     assert model.score(x, both) > 0.9
-    with pytest.raises(ValueError, match=r"got shape \[80, 2\].*MultiOutputClassifier\(NetworkClassifier"):
+    with pytest.raises(ValueError, match="y should be a 1d array"):
         NetworkClassifier(**SMALL).fit(X, np.column_stack([LABELS, LABELS]))
 
 
