@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -116,11 +116,10 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         y = self.y[:, 0] if self.y.dim() == 2 and self.y.shape[1] == 1 else self.y
         for name, values in {**named_parts(self.x), "observations": y}.items():
-            exact = not (values.is_floating_point() or values.is_complex())
+            exact = not values.is_floating_point()
             digest.update(f"{name} {tuple(values.shape)} {'integer' if exact else 'real'};".encode())
-            for piece in _pieces(values):
-                kind = torch.int64 if exact else torch.complex128 if values.is_complex() else torch.float64
-                digest.update(piece.to("cpu", kind).numpy().tobytes())
+            for piece in values.detach().flatten().split(_HASHED):
+                digest.update(piece.to("cpu", torch.int64 if exact else torch.float64).numpy().tobytes())
         return digest.hexdigest()
 
     @classmethod
@@ -445,10 +444,3 @@ def check_finite(name: str, values: Tensor) -> Tensor:
         raise ValueError(f"{name} must contain at least one observation; got shape {list(values.shape)}")
     all_finite(values, name)
     return values
-
-
-def _pieces(values: Tensor) -> Iterator[Tensor]:
-    """All values in order, in vectors of limited length that are converted one at a time."""
-    rows = max(1, _HASHED // max(1, values[0].numel()))
-    for first in range(0, len(values), rows):
-        yield values[first : first + rows].detach().flatten()
