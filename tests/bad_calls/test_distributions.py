@@ -96,14 +96,12 @@ REFUSED: Table = {
         *each(
             lambda factor: distributions.LowRankNormal(LOC, factor, torch.ones(6)),
             {
-                r"factor must have shape \[6, rank\], a row per weight; got \[3, 1\]": torch.ones(3, 1),
                 "got a list": [[1.0]] * 6,
             },
         ),
         *each(
             lambda diagonal: distributions.LowRankNormal(LOC, torch.ones(6, 1), diagonal),
             {
-                r"diagonal must have shape \[6\], one per weight; got \[2\]": torch.ones(2),
                 "diagonal.*got values from 0": torch.zeros(6),
             },
         ),

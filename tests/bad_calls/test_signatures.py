@@ -103,7 +103,8 @@ RECORDS = {  # what functions return, and base classes
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
-    "divergences.worst", "zoo.Source.load",
+    "divergences.worst", "zoo.Source.load", "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
+    "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "Prediction.missing", "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
     "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x", "reparam.LazyWeight",
