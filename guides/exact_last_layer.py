@@ -347,9 +347,6 @@ class _PerOutput(WeightDistribution):
     def mean(self) -> Tensor:
         return self.loc
 
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.factor, len(self.event_shape), self.like)
-
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.loc.shape
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)

@@ -16,7 +16,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.distributions import Pushforward
-from pyrodrop.distributions.pushforward import check_functions
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
@@ -35,7 +34,6 @@ class FromNoise(Guide):
         density: Callable[[Tensor, Tensor], Tensor] | None,
     ) -> None:
         super().__init__(model)
-        check_functions(g, noise, regularizer, density)
         if regularizer is not None and self.hyper_sites:
             raise NoDivergence(
                 "a regularizer replaces the KL divergence from a fixed prior, but here the prior's scales are latent "
@@ -76,9 +74,7 @@ def from_noise(
     Raises:
         ValueError: neither or both of `regularizer` and `density` are given. When the guide is created: a regularizer is
             used with a prior whose scales are latent.
-        TypeError: an argument is no function.
     """
-    check_functions(g, noise, regularizer, density)
     if (regularizer is None) == (density is None):
         raise ValueError(
             "from_noise needs either regularizer, a function of the parameters, or density, the log density of the weight "

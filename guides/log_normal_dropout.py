@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -164,10 +164,6 @@ class CorrelatedLogNormal(WeightDistribution):
         self.low: float = low
         self.high: float = high
         super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
-
-    def at(self, loc: Tensor) -> Self:
-        noise = (self.noise_loc, self.noise_log_scale, self.low, self.high)
-        return type(self)(loc, *noise, event_dim=len(self.event_shape), units=self.units, validate_args=False)
 
     @property
     def mean(self) -> Tensor:

@@ -18,13 +18,11 @@ for prediction only: it has atoms at 0, so it has no KL divergence from a prior 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real, shown
+from pyrodrop.arguments import real, shown
 from pyrodrop.distributions import CutNormal, InputUnits, MultiplicativeNormal, PrunedNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
@@ -147,12 +145,15 @@ class Pruned(Guide):
         keep: boolean mask of the weights to keep, by site name.
 
     Raises:
-        TypeError: `guide` has no ln alpha per weight, or `keep` is no mapping from site names to boolean masks.
         ValueError: `keep` has other names, or a mask of another shape.
     """
 
     def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
-        _check(guide, keep)
+        shapes = {name: guide.loc[name].shape for name in guide.sites}
+        if {name: mask.shape for name, mask in keep.items()} != shapes:
+            raise ValueError(
+                f"keep must have a mask of the shape of each weight, {shapes}; got masks of {', '.join(keep)}"
+            )
         super().__init__(_Sites(guide))
         self.guide = guide
         self.keep = keep
@@ -178,21 +179,6 @@ def _range(bounds: tuple[float, float]) -> tuple[float, float]:
     if not low < high:
         raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {bounds}")
     return low, high
-
-
-def _check(guide: SparseDropout, keep: dict[str, Tensor]) -> None:
-    if not isinstance(guide, SparseDropout):
-        raise TypeError(f"guide must be a sparse posterior, such as guides.SparseDropout; got {shown(guide)}")
-    instance(keep, Mapping, "keep", "a mapping from site names to boolean masks")
-    if set(keep) != set(guide.sites):
-        raise ValueError(f"keep must have a mask for each of {', '.join(guide.sites)}; got {', '.join(keep) or 'none'}")
-    for name, mask in keep.items():
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = f"{mask.dtype} for {name!r}" if isinstance(mask, Tensor) else shown(mask)
-            raise TypeError(f"keep must hold masks of dtype torch.bool; got {got}")
-        if mask.shape != guide.loc[name].shape:
-            shape = list(guide.loc[name].shape)
-            raise ValueError(f"keep must have a mask of shape {shape} for {name!r}; got {list(mask.shape)}")
 
 
 class _Sites:

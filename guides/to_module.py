@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import shown
+from pyrodrop.changes import STAYS
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.module_states import STAYS
 from pyrodrop.networks.sites import thaw
 from pyrodrop.protocols import HasPosterior
 

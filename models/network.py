@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
+from pyrodrop.changes import STAYS, mode_changes, undisturbed
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.models.prior_function import drawn_anew
-from pyrodrop.module_states import STAYS, mode_changes, undisturbed
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each

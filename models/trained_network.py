@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
+from pyrodrop.changes import undisturbed
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.module_states import undisturbed
 from pyrodrop.networks.dropouts import Dropouts, Mask
 from pyrodrop.networks.trial import Properties
 
@@ -30,7 +30,7 @@ class TrainedNetwork(NetworkModel):
 
     Args:
         network: as for `NetworkModel`; the modules that drop units are marked to stay in training mode
-            (`module_states.STAYS`).
+            (`changes.STAYS`).
         dropouts: the calls of the network that drop units.
         settings: further arguments of `NetworkModel`.
 

@@ -141,9 +141,7 @@ sys.meta_path.insert(0, _Imports)
 
 def __getattr__(name: str) -> Any:
     if name not in (*__all__, *_EXTRAS):
-        from pyrodrop.names import no_attribute
-
-        no_attribute(__name__, name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
     globals()[name] = value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

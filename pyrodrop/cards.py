@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from pyrodrop.names import did_you_mean
-
 _WIDE = 80  # columns of a terminal
 T = TypeVar("T")
 
@@ -43,16 +41,7 @@ class Described:
 
 
 def carded(cls: type[T]) -> type[T]:
-    """Print a class as its ``card()``, and give hints for names that it does not have."""
-
-    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807
-        if hasattr(type(self), name):  # a property that failed
-            return object.__getattribute__(self, name)
-        public = [each for each in dir(self) if not each.startswith("_")]
-        hint = "" if name.startswith("_") else did_you_mean(name, public)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
-
-    cls.__getattr__ = __getattr__  # type: ignore[attr-defined]
+    """Print a class as its ``card()``."""
     cls.__repr__ = lambda self: str(self.card())  # type: ignore[assignment,method-assign,attr-defined]
     return cls
 

@@ -4,7 +4,9 @@ A program is a module, a function, a method, an object with ``__call__``, or one
 decorators. It is made of the objects that its code names: attributes of objects, classes and imported modules, slots,
 containers, closures, defaults and global names, at any depth. Among them are modules with parameters and buffers, settings
 (numbers, flags and other objects), and memory that calls change: tensors, counters, iterators, random generators. What
-a function of another library reads is not found. `pyrodrop.module_flags` compares parameters, hooks and modes of modules.
+a function of another library reads is not found.
+
+`Flags` compares parameters, hooks and modes of modules, `Snapshot` their buffers and attributes, and `Contents` all else.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -31,7 +35,6 @@ from torch import Tensor, nn
 from torch.distributions import Transform
 
 from pyrodrop.inputs import tensors_in
-from pyrodrop.module_states import Snapshot, mode_changes, say_changes
 from pyrodrop.modules import LocalModule
 from pyrodrop.private_apis import StoreAsItIs, arguments_of, forget_in_store, intercepted
 from pyrodrop.protocols import HasPosterior, HasWeights
@@ -42,7 +45,14 @@ _CONTAINERS = (list, tuple, set, frozenset, dict, deque)
 _ITEMS = 100  # of a container; of a longer one only the object is compared
 _VISITED = 1000  # items of a container in which objects are looked for
 _COPIED = 2**26  # bytes of the largest array, or tensor where operations are not intercepted, that is put back
-_FLAGS = set(nn.Module().__dict__)  # attributes of a module that `pyrodrop.module_flags` compares
+_FLAGS = {*nn.Module().__dict__, "_flat_weights", "_flat_weight_refs"}  # the last two: recurrent layers' second list
+TABLES = ("_parameters", "_buffers", "_modules")
+HOOKS = tuple(
+    name for name in nn.Module().__dict__ if name.endswith("_hooks") and ("forward" in name or "backward" in name)
+)
+_STATE = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")  # of a parameter
+_MODE = itemgetter("training")
+STAYS = "stays_in_training"  # attribute of a module whose mode does not change: a dropout of a network that was read
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -52,6 +62,188 @@ Read = Callable[[], Any]
 Write = Callable[[Any], object]
 Place = tuple[Read, Write | None, str, Any]
 """Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
+
+
+def mode_changes(module: nn.Module) -> bool:
+    """Whether a module is in training mode and is not marked to stay in it (`STAYS`)."""
+    return module.training and STAYS not in module.__dict__
+
+
+class Snapshot:
+    """Buffers and Python attributes of modules as they are now."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._buffers = [
+            (module, name, value, value.detach().clone(), value._version)
+            for module in modules.values()
+            for name, value in module._buffers.items()
+            if value is not None
+        ]
+        self._attributes = [(name, module, _attributes(module)) for name, module in modules.items()]
+
+    def moved(self) -> list[tuple[nn.Module, str]]:
+        """The buffers that have been replaced or written to, also without a new version, as batch norm does."""
+        return [
+            (module, name)
+            for module, name, value, old, version in self._buffers
+            if module._buffers[name] is not value or value._version != version or not torch.equal(value, old)
+        ]
+
+    def changed(self) -> list[tuple[nn.Module, str]]:
+        """Every attribute that is new, missing or has another value: its module and its full name, ``layer.calls``."""
+        return [
+            (module, f"{name}.{attribute}" if name else attribute)
+            for name, module, before in self._attributes
+            for attribute in _changed(module, before)
+        ]
+
+    def restore(self) -> bool:
+        """Restore buffers and attributes. Returns whether any had changed."""
+        restored = False
+        with torch.no_grad():
+            for module, name, value, old, _ in self._buffers:
+                written = not torch.equal(value, old)
+                restored |= written or module._buffers[name] is not value
+                module._buffers[name] = value
+                if written:
+                    value.copy_(old)
+        for _, module, before in self._attributes:
+            for name in _changed(module, before):
+                restored = True
+                module.__dict__.pop(name, None)
+                if name in before:
+                    module.__dict__[name] = _copy(before[name])
+        return restored
+
+
+def say_changes(names: Sequence[str]) -> str:
+    """A sentence that names the attributes that a forward changes; empty if it changes none."""
+    return f"its forward changes the attributes {', '.join(names)}" if names else ""
+
+
+@contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Restore buffers and Python attributes of the modules of a network after the block."""
+    before = Snapshot(dict(network.named_modules()))
+    try:
+        yield
+    finally:
+        before.restore()
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
+    return {name: _copy(value) for name, value in module.__dict__.items() if name not in _FLAGS and _is_plain(value)}
+
+
+def _copy(value: Any) -> Any:
+    """A copy; tensors are detached from their graph."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_copy(item) for item in value)
+    if type(value) is dict:
+        return {key: _copy(item) for key, item in value.items()}
+    return value if isinstance(value, _PLAIN) else copy.deepcopy(value)
+
+
+def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
+    """Names of the attributes that are new, missing or of another value than in `before`, a result of `_attributes`."""
+    now = {n: value for n, value in module.__dict__.items() if n in before or (n not in _FLAGS and _is_plain(value))}
+    return [
+        name
+        for name in sorted(now.keys() | before.keys())
+        if not _equal(now.get(name, _ABSENT), before.get(name, _ABSENT))
+    ]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    return bool(a == b) or a != a  # NaN counts as equal to NaN
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(_is_plain(item) for pair in value.items() for item in pair)
+    return isinstance(value, (*_PLAIN, Tensor))
+
+
+class Flags:
+    """The flags of some modules and parameters as they are now.
+
+    Args:
+        modules: modules by name, every submodule as an entry of its own.
+        parameters: further parameters by name, such as those of Pyro's store.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None) -> None:
+        self._modules = dict(modules)
+        self._tables: list[dict[str, Any]] = [getattr(module, table) for module in modules.values() for table in TABLES]
+        self._sizes = list(map(len, self._tables))
+        self._filled = [table for table in self._tables if table]
+        self._values = [value for table in self._tables for value in table.values()]  # which also keeps their ids
+        self._ids = self._ids_now()
+        of_modules = {_joined(at, name): p for at, module in modules.items() for name, p in module._parameters.items()}
+        named = {id(p): (name, p) for name, p in {**of_modules, **(parameters or {})}.items() if p is not None}
+        self.parameters: dict[str, Tensor] = dict(named.values())
+        self._states = [_unchanging(state) for state in map(_STATE, self.parameters.values())]
+        self._hooks = [getattr(module, hooks) for module in modules.values() for hooks in HOOKS]
+        self._hooked = list(map(tuple, self._hooks)) if any(self._hooks) else None
+        self._attributes = [module.__dict__ for module in modules.values()]
+        self._modes = list(map(_MODE, self._attributes))
+
+    def changed(self) -> str:
+        """A description of the first change that is found, for a message; empty if nothing has changed."""
+        if list(map(len, self._tables)) != self._sizes or self._ids_now() != self._ids:
+            return self._replaced()
+        if list(map(_STATE, self.parameters.values())) != self._states:
+            pairs = zip(self.parameters.items(), self._states, strict=True)
+            name, before, now = next((name, old, new) for (name, p), old in pairs if (new := _STATE(p)) != old)
+            return f"requires_grad of {name}" if before[0] != now[0] else "a hook of a parameter"
+        if any(self._hooks) if self._hooked is None else list(map(tuple, self._hooks)) != self._hooked:
+            return "a hook of a module"
+        if list(map(_MODE, self._attributes)) != self._modes:
+            modes = zip(self._modules.items(), self._modes, strict=True)
+            name = next(name for (name, module), mode in modes if module.training != mode)
+            return f"training or evaluation mode of {name}"
+        return ""
+
+    def _ids_now(self) -> list[int]:
+        return list(map(id, chain.from_iterable(map(dict.values, self._filled))))
+
+    def _replaced(self) -> str:
+        """The name of the first parameter, buffer or submodule that is another object."""
+        before = iter(self._values)
+        for at, module in self._modules.items():
+            for table in TABLES:
+                for name, value in getattr(module, table).items():
+                    if value is not next(before, None):
+                        return _joined(at, name)
+        return "a parameter, buffer or submodule"
+
+
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether a parameter has hooks, which a step calls with its gradient."""
+    return any(_STATE(parameter)[1:])
+
+
+def _unchanging(state: tuple[bool, Any, Any]) -> tuple[Any, ...]:
+    return (state[0], *(None if hooks is None else dict(hooks) for hooks in state[1:]))
+
+
+def _joined(module: str, parameter: str) -> str:
+    return f"{module}.{parameter}" if module else parameter
 
 
 class Contents:
@@ -255,7 +447,7 @@ def evaluating(*programs: Any) -> Iterator[None]:
     """Put all modules of programs in evaluation mode within the block, and restore the mode of each afterwards.
 
     Modules that are in evaluation mode already are not written to, so threads may share a trained model. The dropouts of a
-    network from `pyrodrop.read` keep their mode (`module_states.STAYS`).
+    network from `pyrodrop.read` keep their mode (`STAYS`).
     """
     training = [module for module in modules_of(*programs).values() if mode_changes(module)]
     for module in training:

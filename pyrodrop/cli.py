@@ -1,5 +1,4 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``pull``, ``check``, ``compare``
-and ``league``.
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``check``, ``compare`` and ``league``.
 
 Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
 stderr, which begins with ``pyrodrop:``; the option ``--debug``, at any place, adds the traceback. Exit statuses:
@@ -62,13 +61,11 @@ def _command(arguments: list[str]) -> int:
     if arguments[:1] == ["run"] and arguments[1:2] and not arguments[1].startswith("-"):
         function, summary = _job(arguments[1])
         name = f"pyrodrop run {arguments[1]}"
-        app, arguments = (
-            _app(name, help=f"{summary[:1].upper()}{summary[1:]}.", default_command=function),
-            arguments[2:],
-        )
+        app = _app(name, help=f"{summary[:1].upper()}{summary[1:]}.", default_command=function)
+        arguments = arguments[2:]
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, pull, check, compare):
+        for command in (run, list_, show, cite, check, compare):
             app.command(command, name=command.__name__.rstrip("_"))
         app.command(leagues := _app("league", help="Score draws against exact posteriors, beside other methods."))
         leagues.command(submit)
@@ -142,24 +139,20 @@ def _ended(error: BaseException) -> tuple[int, str]:
         return FAILED, text
     if isinstance(error, ValueError):
         return WRONG, text
-    for names, message in _FAILURES.items():
-        if any(name in f"{kind}: {text}" for name in names):
+    for fragment, message in _FAILURES.items():
+        if fragment in f"{kind}: {text}":
             return FAILED, f"{message}; {text or kind}"
     return DEFECT, f"a defect of pyrodrop, please report it: {kind}: {text}; --debug shows the traceback"
 
 
-_FAILURES = {
-    (
-        "MemoryError",
-        "out of memory",
-        "DefaultCPUAllocator",
-    ): "out of memory, use fewer draws, or a smaller batch or network",
-    ("SafetensorError",): "a safetensors file could not be read or written",
-    (
-        "TerminatedWorkerError",
-    ): "a worker process was killed, perhaps for lack of memory: run the command again to continue",
+_MEMORY = "out of memory, use fewer draws, or a smaller batch or network"
+_FAILURES = {  # of other packages, by fragments of their kind or text
+    "MemoryError": _MEMORY,
+    "out of memory": _MEMORY,
+    "DefaultCPUAllocator": _MEMORY,
+    "SafetensorError": "a safetensors file could not be read or written",
+    "TerminatedWorkerError": "a worker process was killed, perhaps for lack of memory: run the command again to continue",
 }
-"""Failures of other packages, by fragments of their kind or text."""
 
 
 def _printable(line: str) -> str:
@@ -213,20 +206,6 @@ def cite(entry: str, /) -> None:
     from pyrodrop import zoo
 
     print(zoo.cite(entry))
-
-
-def pull(entries: list[str], /) -> None:
-    """Show where the trained posteriors of entries are.
-
-    Args:
-        entries: names of zoo entries, see pyrodrop list.
-    """
-    from pyrodrop import zoo
-    from pyrodrop.zoo import trained
-
-    for name in entries:
-        path = trained.pull(zoo.entry(name).name)
-        print(f"{name}: {path}, {path.stat().st_size / 1000:.0f} kB")
 
 
 def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False) -> int:

@@ -114,18 +114,10 @@ def checked(function: F) -> F:
     signature = inspect.signature(function)
     parameters = signature.parameters.values()
     by_place = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    open_ended = any(each.kind is each.VAR_POSITIONAL for each in parameters)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         placed = list(args)
-        if len(placed) > len(by_place) and not open_ended:
-            names = [name for name in by_place if name != "self"]
-            is_a = [f", where {n} is {c.what}" for n, c in constraints(function).items() if n in names[:1]]
-            raise TypeError(
-                f"{function.__name__}({', '.join(names)}) takes other arguments by name{''.join(is_a)}; got "
-                f"{len(placed) - ('self' in by_place)} without names"
-            )
         for name, constraint in constraints(function).items():
             if name in kwargs:
                 kwargs[name] = constraint(kwargs[name], name)

@@ -12,48 +12,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 T = TypeVar("T")
 _NEAR = 3  # names that a message suggests where they are too many to list
-_ELSEWHERE = {  # what papers and other packages call it, in small letters, and what it may be called here
-    "p": "drop_rate", "rate": "drop_rate", "dropout": "drop_rate BernoulliDropout", "dropoutrate": "drop_rate",
-    "mcdropout": "BernoulliDropout", "montecarlodropout": "BernoulliDropout", "deepensemble": "Ensemble", "map": "Point",
-    "lastlayer": "ExactLastLayer", "bayesianlastlayer": "ExactLastLayer", "neurallinear": "ExactLastLayer",
-    "bayesbybackprop": "MeanField", "diagonal": "MeanField", "autonormal": "MeanField", "normal": "Gaussian",
-    "softmax": "Categorical", "crossentropy": "Categorical", "mse": "Gaussian", "cnn": "ConvNet", "nn": "MLP",
-    "std": "sd scale", "stddev": "sd scale", "sd": "scale", "sigma": "sd scale", "tau": "precision",
-    "var": "variance", "samples": "f y num_samples", "draws": "f y num_samples", "logits": "f", "probs": "mean",
-    "probabilities": "mean", "median": "quantile", "train": "fit", "load": "Fit", "save": "Fit", "hiddensizes": "widths",
-}  # fmt: skip
 
 
 def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
-    """A hint for the end of a message, ``; did you mean 'relu'?``, or an empty string.
-
-    It suggests a name that differs only in case, underscores and hyphens; else the name here of what papers and other
-    packages call `name`; else the most similar name, if its similarity is at least `least`.
-    """
-    if not isinstance(name, str):
-        return ""
-    names, plain = list(names), _plain(name)
-    near = [each for each in names if _plain(each) == plain]
-    near = near or [each for each in _ELSEWHERE.get(plain, "").split() if each in names]
-    near = near or difflib.get_close_matches(name, names, 1, least)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "")
-
-
-def no_attribute(module: str, name: str, names: Iterable[str]) -> NoReturn:
-    """Raise the AttributeError of a module without this name, with a hint."""
-    raise AttributeError(f"module {module!r} has no attribute {name!r}{did_you_mean(name, names)}")
+    """A hint for the end of a message, ``; did you mean 'relu'?``; empty if no name is as similar as `least`."""
+    near = difflib.get_close_matches(name, list(names), 1, least) if isinstance(name, str) else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def public(module: str, names: Sequence[str], places: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Have `dir` show these names of a module alone, and give hints for others that it does not have.
+    """Have `dir` show these names of a module alone, and Python's hints for other names suggest them.
 
     Args:
         places: modules of names that are imported when they are first used.
@@ -61,7 +33,7 @@ def public(module: str, names: Sequence[str], places: Mapping[str, str] = Mappin
 
     def attribute(name: str) -> Any:
         if name not in places:
-            no_attribute(module, name, names)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
         vars(sys.modules[module])[name] = value = getattr(import_module(places[name]), name)
         return value
 
@@ -137,16 +109,3 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
             )
         chosen[name] = setting[fits[0]]
     return chosen
-
-
-def check_keywords(owner: str, keywords: Iterable[str], names: Sequence[str], reasons: Mapping[str, str]) -> None:
-    """Raise a TypeError for a keyword argument that a callable does not have. It says why, or suggests a similar name.
-
-    Args:
-        owner: the callable, for the message, such as ``Gaussian()``.
-        reasons: what to do instead, by the name of an argument in other packages.
-    """
-    for name in keywords:
-        if name not in names:
-            hint = f": {reasons[name]}" if name in reasons else did_you_mean(name, names)
-            raise TypeError(f"{owner} has no argument {name!r}{hint}")

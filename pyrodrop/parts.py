@@ -18,16 +18,15 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from torch import nn
 from torch.distributions import Distribution
 
 from pyrodrop.arguments import shown
 from pyrodrop.cards import Described
-from pyrodrop.names import check_keywords
 from pyrodrop.protocols import HasWeights
 
 _KINDS: dict[str, type[Part]] = {}  # the classes of this package, by name
@@ -35,13 +34,7 @@ _SHOWN = 4  # differences in a message
 
 
 class Part(Described):
-    """A prior, likelihood, model or guide.
-
-    Attributes:
-        not_arguments: arguments that the same class has in other packages, each with what to do instead.
-    """
-
-    not_arguments: ClassVar[Mapping[str, str]] = {}
+    """A prior, likelihood, model or guide."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -55,7 +48,6 @@ class Part(Described):
             try:
                 (_, *arguments) = signature.bind(part, *args, **kwargs).arguments.items()
             except TypeError:  # ``__init__`` raises it, too; or it is a copy, which gets its state next
-                _check_names(cls, signature, args, kwargs)
                 return part
             part.__dict__["_made_with"] = {name: _plain(value, name) for name, value in arguments}
         return part
@@ -198,22 +190,6 @@ def _kind(value: Any) -> str:
 def _name(kind: type) -> str:
     """The name of a class without its file, such as ``pyrodrop.priors.Gaussian``."""
     return ".".join([*kind.__module__.split(".")[:2], kind.__qualname__])
-
-
-def _check_names(kind: type[Part], signature: inspect.Signature, args: Sequence[Any], kwargs: Collection[str]) -> None:
-    """Raise a TypeError for arguments that a class does not have, with the likely correction."""
-    title = kind.__name__
-    _, *parameters = signature.parameters.values()
-    names = [each.name for each in parameters]
-    check_keywords(f"{title}()", kwargs, names, kind.not_arguments)
-    placed = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    if args and not parameters:
-        raise TypeError(f"{title}() takes no positional argument; got {len(args)}")
-    if len(args) > len(placed):
-        plain = ", ".join([each.name for each in placed] + [f"{each.name}=..." for each in parameters[len(placed) :]])
-        listed = placed and "Sequence" in str(placed[0].annotation) and all(isinstance(each, int) for each in args)
-        hint = f"; did you mean {title}({list(args)}, ...)?" if listed else ""
-        raise TypeError(f"{title}({plain}) takes the others by name; got {len(args)} arguments without names{hint}")
 
 
 def _is_known(kind: Any) -> bool:

@@ -51,7 +51,6 @@ from pyrodrop.likelihoods import (
     Ordinal,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
-from pyrodrop.likelihoods.hint import hint
 from pyrodrop.models import MLP, WideAndDeep
 from pyrodrop.names import public
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -145,8 +144,6 @@ class Recipe(Described):
         """
         settings = self._with(changes, progress)
         likelihood = self.model.likelihood
-        if type(likelihood) is HeteroscedasticGaussian and (text := hint(self.data.y)):
-            say(text)
         members = count(members, "members", "the number of networks of every prior", most=len(self.data))
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups

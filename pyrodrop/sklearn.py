@@ -24,9 +24,9 @@ from torch import Tensor
 from pyrodrop import guides, recipes
 from pyrodrop.arguments import count, counts, shown
 from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
-from pyrodrop.data.column_values import check_numbers
+from pyrodrop.data.columns import check_numbers
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
-from pyrodrop.names import check_keywords, public
+from pyrodrop.names import public
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
@@ -57,25 +57,9 @@ _POSTERIORS: Mapping[str, Callable[..., Any]] = {
 
 
 _TABLE: Mapping[str, Any] = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
-_ELSEWHERE: Mapping[str, str] = {  # arguments of other estimators, and what to do instead
-    "class_weight": "rows are not weighted. Its effect is that of other frequencies of the classes: multiply the columns of "
-    "predict_proba by the weights, and divide by the sum of each row",
-    "early_stopping": "a schedule of the learning rate ends the training",
-    "n_jobs": "the networks are trained at once",
-    "max_iter": "here it is max_steps, the number of gradient steps",
-    "sample_weight": "rows are not weighted. Where weights are counts, repeat the rows, and keep equal ones in one group: "
-    "recipes.regressor((x, y)).fit(groups=...)",
-    "n_estimators": "here it is members, the number of networks",
-}
 
 
-class _Checked(BaseEstimator):  # type: ignore[misc]  # a separate class, so that `inspect` shows __init__'s signature
-    def __new__(cls, *_: Any, **keywords: Any) -> Self:
-        check_keywords(f"{cls.__name__}()", keywords, cls._get_param_names(), _ELSEWHERE)
-        return super().__new__(cls)  # type: ignore[no-any-return]
-
-
-class _Network(_Checked):
+class _Network(BaseEstimator):  # type: ignore[misc]
     """The common base of both estimators; `NetworkRegressor` describes the arguments."""
 
     def __init__(
@@ -147,14 +131,7 @@ class _Network(_Checked):
         """
         X = _checked_columns(X)
         y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
-        shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
-        several = len(shape) == 2 and shape[1] > 1
-        if several and not isinstance(self, RegressorMixin):
-            raise ValueError(
-                f"y must be one column; got shape {list(shape)}: for one estimator of each column there is "
-                f"sklearn.multioutput.MultiOutputClassifier({type(self).__name__}())"
-            )
-        x, y = validate_data(self, X, y, ensure_min_samples=2, multi_output=several, **_TABLE, **options)
+        x, y = validate_data(self, X, y, ensure_min_samples=2, **_TABLE, **options)
         self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(_dense(x))
         return narrowed(torch.as_tensor(self._filled.transform(_dense(x)))), y
 
@@ -232,14 +209,14 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         )
         self.likelihood = likelihood
 
-    def fit(self, X: Any, y: Any, **others: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> Self:
         """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and y ``[n]`` or ``[n, T]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
-        check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
-        x, y = self._table(X, y, y_numeric=True)
+        shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
+        x, y = self._table(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
         if y.dtype.kind not in "biuf":
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
         if isinstance(self.likelihood, Categorical | Ordinal):
@@ -308,13 +285,12 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         (array(['down', 'up'], dtype='<U4'), (60, 2))
     """
 
-    def fit(self, X: Any, y: Any, **others: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> Self:
         """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and labels y ``[n]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
-        check_keywords("fit()", others, ("X", "y"), _ELSEWHERE)
         x, y = self._table(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)

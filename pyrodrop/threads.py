@@ -4,6 +4,8 @@ Calls that use any of it are in `exclusive`: in several threads they wait for ea
 training, and return the same bits as in a single thread. When a call ends, also with an error, Pyro's stack of handlers is
 what it was before. Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process with several threads, call
 them within ``with pyrodrop.threads.exclusive()``.
+
+`refuse` raises an error inside of blocks of PyTorch and Pyro that would change everything that a call computes.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
 
-from pyrodrop.private_apis import pyro_handlers, restore_handlers
+from pyrodrop.private_apis import in_function_transform, in_torchscript, pyro_handlers, restore_handlers
 
 _lock = threading.RLock()
 _owner: int | None = None  # the thread that has it
@@ -50,6 +53,33 @@ def _afresh() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afresh)
+
+
+def refuse(what: str) -> None:
+    """Raise a RuntimeError that names such a block around a call, `what`; calls set gradients and inference mode.
+
+    All threads share Pyro's handlers and torch's tracers, so it waits for calls in others that use them.
+    """
+    with exclusive():
+        new = torch.empty(0)
+        blocks = {
+            "torch.autocast": any(map(torch.is_autocast_enabled, ("cpu", "cuda"))),
+            "a device or a mode whose tensors have no values": new.is_meta or type(new) is not Tensor,
+            "a transform of torch.func or torch.jit.trace": in_function_transform() or in_torchscript(),
+            "a handler of Pyro, which belongs into model or guide": bool(pyro_handlers()),
+        }
+    for block, active in blocks.items():
+        if active:
+            raise RuntimeError(
+                f"{what} must be called outside of what changes all that it computes; it was inside {block}"
+            )
+
+
+@contextmanager
+def outside(what: str) -> Iterator[None]:
+    """`refuse` for a block, or as a decorator for a function."""
+    refuse(what)
+    yield
 
 
 class Tracer(fx.Tracer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pyrodrop import data
+from pyrodrop.data import tables as uci
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split, Splits
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
 
 
 def rows(first: str) -> list[list[str]]:

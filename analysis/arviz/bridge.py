@@ -61,8 +61,7 @@ from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
-from pyrodrop.surroundings import refuse
-from pyrodrop.threads import exclusive
+from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit

@@ -43,8 +43,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.sampling import Sampled
-from pyrodrop.surroundings import refuse
-from pyrodrop.threads import exclusive
+from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
 

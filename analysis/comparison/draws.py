@@ -33,7 +33,7 @@ from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import aligned, per_row
-from pyrodrop.likelihoods.missing import check_complete
+from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction.blocks import Block, draw_masks

@@ -19,7 +19,7 @@ from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import standardisation_of
-from pyrodrop.likelihoods.missing import check_complete
+from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
 from pyrodrop.scaling import Standardize

@@ -24,12 +24,11 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.changes import Contents, put_back
+from pyrodrop.changes import Contents, has_hooks, put_back
 from pyrodrop.compiled.private_apis import costs_weighted, without_nan_warnings
 from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_line
 from pyrodrop.devices import seeded
-from pyrodrop.module_flags import has_hooks
 from pyrodrop.steps import Arguments, Call, Loss, Objective, OfPyro, Shapes
 
 

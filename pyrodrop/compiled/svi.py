@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
-from pyrodrop.changes import Contents, modules_of, put_back
+from pyrodrop.changes import Contents, Flags, modules_of, put_back
 from pyrodrop.compiled.inductor import WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
@@ -32,7 +32,6 @@ from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.constraints import EngineName as Name
 from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import add_to_all, fused_sgd, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Group, Loss, OfPyro, Parameter, adam_step
 from pyrodrop.threads import exclusive

@@ -8,7 +8,7 @@ from pyrodrop.data.mnist import mnist, turned
 from pyrodrop.data.published import foong2020, gal2016, larynx, line, line_split, mauna_loa, solar, toy
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
-from pyrodrop.data.uci import airfoil, bikes, uci
+from pyrodrop.data.tables import airfoil, bikes, uci
 from pyrodrop.names import public
 
 __all__ = [

@@ -4,13 +4,15 @@
     codes      x = (numbers, codes)      [N, D] and [N, K], codes whole numbers from 0, for nn.Embedding
 
 Columns keep the order of the frame, numbers first, as in ``pandas.get_dummies``, and are found by name in other frames.
+Frames of pandas, polars and pyarrow are read by narwhals, https://narwhals-dev.github.io/narwhals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -18,18 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.data.column_values import (
-    Value,
-    check_no_missing,
-    checked_frame,
-    coded,
-    listed,
-    numbers_of,
-)
-from pyrodrop.names import one_of
-from pyrodrop.scaling import Standardize
+from pyrodrop.arguments import shown
+from pyrodrop.arrays import as_table
+from pyrodrop.constraints import Flag, checked
+from pyrodrop.names import did_you_mean, one_of
+from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Encode = Literal["one-hot", "codes"]
+Value = str | int | float | bool
+
+_log = logging.getLogger("pyrodrop")
+_ROUNDING = 1e-3  # the most that float64 may change the values of a column by, relative to their range
+_SHOWN = 5  # names and values in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +90,9 @@ class Columns:
         """
         frame = checked_frame(frame, name)
         self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
-        check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
+        _check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
         _check_no_bools(frame, self.numbers, name)
-        numbers = numbers_of(frame, (*self.numbers, *self.indicators), name)
+        numbers = _numbers_of(frame, (*self.numbers, *self.indicators), name)
         for place, column in enumerate(self.indicators, len(self.numbers)):
             odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1))]
             if len(odd):
@@ -99,7 +101,7 @@ class Columns:
                     "rows"
                 )
         plain = torch.from_numpy(numbers).to(self.dtype((*self.numbers, *self.indicators)))
-        codes = [coded(frame, column, values, name) for column, values in self.categories.items()]
+        codes = [_coded(frame, column, values, name) for column, values in self.categories.items()]
         if self.encode == "codes":
             whole = torch.stack(codes, 1)
             if not plain.shape[1]:
@@ -113,10 +115,10 @@ class Columns:
         frame = checked_frame(frame, name)
         self._check_present(frame, self.targets, name)
         if self.classes is not None:
-            check_no_missing(frame, self.targets, name)
-            return coded(frame, self.targets[0], self.classes, name)
+            _check_no_missing(frame, self.targets, name)
+            return _coded(frame, self.targets[0], self.classes, name)
         _check_no_bools(frame, self.targets, name)
-        return torch.from_numpy(numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
+        return torch.from_numpy(_numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
         """All attributes as plain lists, numbers and strings, for a file."""
@@ -165,3 +167,280 @@ def _check_no_bools(frame: nw.DataFrame[Any], columns: Sequence[Hashable], name:
         raise ValueError(
             f"{name}, column {bools[0]!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"
         )
+
+
+@checked
+def read_frame(
+    df: Any,
+    target: Any,
+    categories: Any,
+    encode: Encode,
+    standardise: Annotated[bool, Flag("whether to standardise the columns of numbers")],
+    rows: Any = None,
+) -> tuple[Columns, Standardize | None, Standardize | None]:
+    """The columns of a frame, and the standardisations of x and y. Arguments and errors are those of `Dataset.from_frame`.
+
+    Args:
+        rows: indices of the rows from which the standardisation is computed; all if None.
+    """
+    df = checked_frame(df, "df")
+    kinds = df.schema
+    targets, of_categories = _named(target, df, "target"), _named(categories, df, "categories")
+    inputs = [label for label in df.columns if label not in targets]
+    if not targets or not inputs:
+        raise ValueError(
+            f"target must name at least one column, and leave one as input; got {listed(targets) or 'none'}"
+        )
+    _check_no_missing(df, inputs, "df")
+    classes = _classes_of(df, targets, of_categories)
+    plain = [label for label in inputs if label not in of_categories]
+    check_numbers(df, plain, "df", " that is not named in categories", "name it in categories=[{}]")
+    columns = Columns(
+        numbers=tuple(label for label in plain if kinds[label] != nw.Boolean),
+        indicators=tuple(label for label in plain if kinds[label] == nw.Boolean),
+        categories={label: _values_of(df, label) for label in inputs if label in of_categories},
+        targets=tuple(targets),
+        classes=classes,
+        encode=encode,
+        ordered=kinds[targets[0]] == nw.Enum,
+    )
+    if encode == "codes" and not columns.categories:
+        raise ValueError("encode='codes' needs at least one input named in categories; got none")
+    of_numbers = targets if classes is None else []
+    _check_whole(df, (*columns.numbers, *of_numbers), "df")
+    seen = slice(None) if rows is None else rows
+    x, y = (torch.from_numpy(_numbers_of(df, labels, "df")[seen]) for labels in (columns.numbers, of_numbers))
+    narrow = [*within(x, torch.float32, ROUNDING).tolist(), *within(y, torch.float32, ROUNDING).tolist()]
+    wide = [label for label, held in zip((*columns.numbers, *of_numbers), narrow, strict=True) if not held]
+    columns = replace(columns, wide=tuple(wide))
+    changes = varies(y, columns.dtype(targets)).tolist()
+    if not all(changes):
+        where, constant = "all" if rows is None else "all training", changes.index(False)
+        raise ValueError(
+            f"target must vary, or there is nothing to learn; got {float(y[:, constant].sort().values[0]):g} in "
+            f"{where} {len(y)} rows of {targets[constant]!r}"
+        )
+    if not standardise:
+        return columns, None, None
+    of_y = Standardize.of(y, columns.dtype(targets)).to(columns.dtype(targets)) if of_numbers else None
+    codes = encode == "codes"
+    further = 0 if codes else sum(map(len, columns.categories.values()))
+    of_x = _of_numbers(x, len(columns.indicators) + further, columns.dtype(columns.numbers))
+    return (replace(columns, scaled=of_x), None, of_y) if codes else (columns, of_x, of_y)
+
+
+def _of_numbers(x: Tensor, others: int, dtype: torch.dtype) -> Standardize | None:
+    """The standardisation of the columns of numbers, computed in float64, followed by `others`, which stay as they are."""
+    if not x.shape[1]:
+        return None
+    of = Standardize.of_inputs(x, dtype)
+    loc, scale = torch.cat([of.loc, of.loc.new_zeros(others)]), torch.cat([of.scale, of.scale.new_ones(others)])
+    return Standardize(loc.to(dtype), scale.to(dtype))
+
+
+def _classes_of(
+    frame: nw.DataFrame[Any], targets: Sequence[Any], categories: Sequence[Hashable]
+) -> tuple[Value, ...] | None:
+    """The class labels of y if it is text, categories or bools, or named in `categories`; None if y are numbers."""
+    columns = [frame.get_column(label) for label in targets]
+    labelled = [
+        label for label, column in zip(targets, columns, strict=True) if label in categories or _is_label(column)
+    ]
+    if labelled:
+        if len(targets) > 1:
+            raise ValueError(
+                f"target must be one column if it has class labels, or columns of numbers; got {listed(targets)}, of which "
+                f"{labelled[0]!r} has labels"
+            )
+        _check_no_missing(frame, labelled, "df")
+        values = _values_of(frame, labelled[0])
+        if len(values) < 2:
+            raise ValueError(
+                f"target must have at least two classes: there is nothing to learn; got only {listed(values)}"
+            )
+        return values
+    for label, column in zip(targets, columns, strict=True):
+        if not column.dtype.is_numeric():
+            raise TypeError(
+                f"target must be a column of numbers or of class labels; got {label!r} of dtype {column.dtype}: convert it "
+                "to numbers or text first"
+            )
+        if column.dtype.is_integer() and set(column.unique().to_list()) == {0, 1}:
+            _log.warning(
+                "target %r has the whole numbers 0 and 1 alone and is read as numbers, for a regression; if they are "
+                "classes, pass categories=[%r]",
+                *(label, label),
+            )
+    return None
+
+
+def checked_frame(frame: Any, name: str) -> nw.DataFrame[Any]:
+    """`frame` as a narwhals DataFrame; an error unless it has rows, and columns with different names, str or int."""
+    table = as_table(frame, name)
+    if not isinstance(table, nw.DataFrame):
+        raise TypeError(f"{name} must be a DataFrame of pandas or polars, or a Table of pyarrow; got {shown(frame)}")
+    odd = [label for label in table.columns if not isinstance(label, str | int) or isinstance(label, bool)]
+    if odd:
+        raise TypeError(
+            f"{name} must have columns whose names are str or whole numbers; got a DataFrame with {odd[0]!r}"
+        )
+    if not len(table):
+        raise ValueError(f"{name} must have at least one row; got a DataFrame of shape {list(table.shape)}")
+    return table
+
+
+def _named(names: Any, frame: nw.DataFrame[Any], argument: str) -> list[Hashable]:
+    """The columns that an argument names: one name, or a list of names."""
+    names, labels = list(names) if isinstance(names, list | tuple) else [names], frame.columns
+    for name in names:
+        if not isinstance(name, str | int | np.integer) or isinstance(name, bool):
+            raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(name)}")
+        if name not in labels:
+            raise ValueError(
+                f"{argument} must name columns of df, {listed(labels)}; got {name!r}{did_you_mean(name, map(str, labels))}"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{argument} must name every column once; got {names!r}")
+    return [labels[labels.index(name)] for name in names]  # not NumPy's numbers
+
+
+def _check_no_missing(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
+    """Raise a ValueError that names the columns with missing values, the number of rows with any, and the first such row."""
+    kinds = frame.schema
+    plain = [label for label in labels if _is_number(kinds[label])]  # type: ignore[index]
+    others = [label for label in labels if label not in plain]
+    masks = [np.isnan(_as_float64(frame, plain)).T, *(frame.get_column(n).is_null().to_numpy()[None] for n in others)]  # type: ignore[arg-type]
+    missing = dict(zip((*plain, *others), np.concatenate(masks), strict=True))
+    wrong = [f"{label!r} in {missing[label].sum()} rows" for label in labels if missing[label].any()]
+    if wrong:
+        rows = np.any(list(missing.values()), axis=0)
+        raise ValueError(
+            f"{name} must have a value in every row; got missing values in {rows.sum()} of {len(rows)} rows, of column "
+            f"{listed(wrong, str)}, first in row {rows.argmax()}: drop the rows, fill the values, or leave the column out"
+        )
+
+
+def check_numbers(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str, others: str, remedy: str) -> None:
+    """Raise a TypeError that names the columns that are neither numbers nor bools.
+
+    Args:
+        labels: names of columns of the frame.
+        name: name of the frame, for the message.
+        others: which columns need not be numbers, for the message.
+        remedy: advice on columns of text and categories; ``{}`` stands for their names.
+    """
+    kinds = frame.schema
+    odd = [label for label in labels if not _is_number(kinds[label])]  # type: ignore[index]
+    if odd:
+        described = [f"{label!r} of dtype {kinds[label]}" for label in odd]  # type: ignore[index]
+        raise TypeError(
+            f"{name} must have numbers in every column{others}; got column {listed(described, str)}: "
+            f"{remedy.format(listed(odd))}, make numbers of text and times, by pandas.to_numeric(column) or, in polars, "
+            "column.cast(float), or leave the column out"
+        )
+
+
+def _numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
+    """Columns of numbers that float32 can hold, as float64, ``[N, columns]``; missing values are NaN."""
+    kinds = frame.schema
+    for label in labels:
+        if not _is_number(kinds[label]):  # type: ignore[index]
+            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kinds[label]}")  # type: ignore[index]
+    table = _as_float64(frame, labels)
+    large = np.abs(table) > np.finfo(np.float32).max
+    if large.any():
+        place = int(large.any(0).argmax())
+        rows = large[:, place]
+        raise ValueError(
+            f"{name}, column {labels[place]!r}, must be finite and at most 3.4e38, what float32 holds; got "
+            f"{table[rows.argmax(), place]:g} in row {rows.argmax()}, the first of {rows.sum()}"
+        )
+    return table
+
+
+def _check_whole(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
+    """Raise a ValueError for whole numbers, such as long ids, with a range below 1,000 times float64's rounding error."""
+    kinds = frame.schema
+    labels = [label for label in labels if kinds[label].is_integer()]  # type: ignore[index]
+    table = _as_float64(frame, labels)
+    ends = np.fmin.reduce(table), np.fmax.reduce(table)
+    near = ends[1] - ends[0] < np.abs(ends).max(0) * np.finfo(np.float64).eps / _ROUNDING
+    for place in np.flatnonzero(near):  # exactly
+        column = frame.get_column(labels[place]).drop_nulls()  # type: ignore[arg-type]
+        low, high = int(column.min()), int(column.max())
+        rounding = max(abs(low), abs(high)) * np.finfo(np.float64).eps / 2
+        if 0 < high - low < rounding / _ROUNDING:
+            raise ValueError(
+                f"{name}, column {labels[place]!r}, must vary by more than float64 rounds its values; got values from {low} "
+                f"to {high}: subtract the smallest, or leave the column out"
+            )
+
+
+def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
+    """The values of a column of categories: those that its dtype declares, in their order, or those that occur, sorted."""
+    column = _categories(frame, label, "df")
+    if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
+        values = column.to_native().cat.categories.tolist()
+    elif isinstance(column.dtype, nw.Enum):
+        values = list(column.dtype.categories)
+    else:
+        values = sorted(column.unique().to_list())
+    odd = [value for value in values if not isinstance(value, Value)]
+    if odd:
+        raise TypeError(
+            f"df, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text, "
+            ".astype(str)"
+        )
+    return tuple(values)
+
+
+def _coded(frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value], name: str) -> Tensor:
+    """A column of categories as indices into its values, int64 ``[N]``."""
+    known = {value: place for place, value in enumerate(values)}
+    labels = _categories(frame, label, name).to_list()
+    unseen = [value for value in dict.fromkeys(labels) if value not in known]
+    if unseen:
+        rows = sum(value not in known for value in labels)
+        raise ValueError(
+            f"{name}, column {label!r}, must have the categories of the data set, {listed(values)}; got {listed(unseen)} in "
+            f"{rows} rows"
+        )
+    return torch.tensor([known[value] for value in labels])
+
+
+def _is_label(column: nw.Series[Any]) -> bool:
+    """Whether the values of a column are text, categories or bools."""
+    return column.dtype in (nw.String, nw.Categorical, nw.Enum, nw.Boolean)
+
+
+def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
+    """A few of the values for a message."""
+    values = list(values)
+    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+    return ", ".join(map(word, values[:_SHOWN])) + more
+
+
+def _categories(frame: nw.DataFrame[Any], label: Hashable, name: str) -> nw.Series[Any]:
+    """A column of text, numbers, bools or declared categories."""
+    column = frame.get_column(label)  # type: ignore[arg-type]
+    if not (_is_label(column) or column.dtype.is_integer() or column.dtype.is_float()):
+        raise TypeError(
+            f"{name}, column {label!r}, must have text, numbers or bools as categories; got dtype {column.dtype}: convert "
+            "them to text, .astype(str)"
+        )
+    return column
+
+
+def _is_number(kind: nw.dtypes.DType) -> bool:
+    return kind.is_numeric() or kind == nw.Boolean
+
+
+def _as_float64(frame: nw.DataFrame[Any], labels: Sequence[Hashable]) -> np.ndarray[Any, Any]:
+    """Columns of numbers and bools, converted together, ``[N, columns]``; missing values are NaN."""
+    if not labels:
+        return np.empty((len(frame), 0))
+    if frame.implementation.is_pandas_like():
+        table = frame.to_native()[list(labels)].to_numpy(np.float64, na_value=np.nan)
+    else:
+        table = frame.select(nw.col(*labels).cast(nw.Float64)).to_numpy()  # type: ignore[arg-type]
+    return np.array(table, order="C")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,9 +15,7 @@ from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arrays import copied, is_frame, tensor_of, without_graph
 from pyrodrop.cards import Card, carded, size
-from pyrodrop.data.column_values import listed
-from pyrodrop.data.columns import Columns, Encode
-from pyrodrop.data.frame import read_frame
+from pyrodrop.data.columns import Columns, Encode, listed, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
@@ -118,11 +116,10 @@ class Dataset:
         digest = hashlib.blake2b(digest_size=16)
         y = self.y[:, 0] if self.y.dim() == 2 and self.y.shape[1] == 1 else self.y
         for name, values in {**named_parts(self.x), "observations": y}.items():
-            exact = not (values.is_floating_point() or values.is_complex())
+            exact = not values.is_floating_point()
             digest.update(f"{name} {tuple(values.shape)} {'integer' if exact else 'real'};".encode())
-            for piece in _pieces(values):
-                kind = torch.int64 if exact else torch.complex128 if values.is_complex() else torch.float64
-                digest.update(piece.to("cpu", kind).numpy().tobytes())
+            for piece in values.detach().flatten().split(_HASHED):
+                digest.update(piece.to("cpu", torch.int64 if exact else torch.float64).numpy().tobytes())
         return digest.hexdigest()
 
     @classmethod
@@ -133,7 +130,7 @@ class Dataset:
         *,
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
-        standardise: bool | Sequence[Any] = True,
+        standardise: bool = True,
     ) -> Dataset:
         """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
@@ -162,7 +159,7 @@ class Dataset:
                 takes them. x is then a pair, ``(numbers, codes)``, ``[N, D]`` and ``[N, K]``, the arguments of the network;
                 or the codes alone if there are no numbers. A `Dataset` standardises only a single tensor, so these numbers
                 are standardised in x itself: convert further frames with `x_of` or `like`.
-            standardise: True for all numbers, False for none, or names of the columns to standardise.
+            standardise: whether to standardise the columns of numbers.
 
         Returns:
             A data set with y ``[N, targets]``, or class labels ``[N]`` of int64, and `columns`, which has the names, the
@@ -447,10 +444,3 @@ def check_finite(name: str, values: Tensor) -> Tensor:
         raise ValueError(f"{name} must contain at least one observation; got shape {list(values.shape)}")
     all_finite(values, name)
     return values
-
-
-def _pieces(values: Tensor) -> Iterator[Tensor]:
-    """All values in order, in vectors of limited length that are converted one at a time."""
-    rows = max(1, _HASHED // max(1, values[0].numel()))
-    for first in range(0, len(values), rows):
-        yield values[first : first + rows].detach().flatten()

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import shown, tensor
+from pyrodrop.arguments import tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
 from pyrodrop.constraints import Count, Flag, Instance, Real, Text, checked
-from pyrodrop.data.column_values import checked_frame
-from pyrodrop.data.columns import Encode
+from pyrodrop.data.columns import Encode, checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.frame import read_frame
 from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize, narrowed, varies
+
+_SHOWN = 5  # rows in a message
 
 
 @checked
@@ -78,7 +78,7 @@ class Split(Described):
         seed: Annotated[int, Count("the seed of the division", least=0)] = 0,
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
-        standardise: bool | Sequence[Any] = True,
+        standardise: bool = True,
         name: Text = "frame",
     ) -> Split:
         """Split the rows of a DataFrame at random; the standardisation is that of the training rows.
@@ -140,15 +140,17 @@ class Splits(Described, Sequence[Split]):
         self.x: Tensor = x
         self.y: Tensor = y
         self.source: str = source
-        self.rows: list[tuple[Tensor, Tensor]] = [
-            _rows(number, split, len(y)) for number, split in enumerate(_list(rows))
-        ]
-        for number, (train, test) in enumerate(self.rows):
-            if len(train) < 2 or len(test) < 1:
+        self.rows: list[tuple[Tensor, Tensor]] = []
+        for number, split in enumerate(rows):
+            train, test = (tensor_of(part, f"rows of split {number}") for part in split)
+            every = torch.cat([train, test])
+            right = every.dtype == torch.int64 and len(train) > 1 and len(test) and len(every.unique()) == len(every)
+            if not right or every.min() < 0 or every.max() >= len(y):
                 raise ValueError(
-                    f"a split needs at least two training rows and one test row; split {number} of {name} has {len(train)} "
-                    f"and {len(test)}"
+                    f"rows of split {number} must be at least two training rows and one test row, whole numbers from 0 to "
+                    f"{len(y) - 1}, each at most once; got {train.tolist()[:_SHOWN]} and {test.tolist()[:_SHOWN]}"
                 )
+            self.rows.append((train, test))
 
     def describe(self) -> str:
         return f"Splits({self.name}, {len(self)} of {len(self.y)} rows)"
@@ -159,38 +161,11 @@ class Splits(Described, Sequence[Split]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
-        if not hasattr(number, "__index__") or isinstance(number, bool):
-            raise TypeError(f"number is that of a split and must be a whole number or a slice; got {shown(number)}")
         train, test = self.rows[number]
         training = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
         x, y = self.x[test].to(training.x), self.y[test].to(training.y)
         held_out = Dataset(x, y, inputs=training.inputs, targets=training.targets)
         return Split(f"{self.name}-{number}", training, held_out, "", "", self.source)
-
-
-def _list(rows: Any) -> Sequence[Any]:
-    if isinstance(rows, str | dict) or not isinstance(rows, Sequence) or not len(rows):
-        raise TypeError(
-            f"rows must be a list of pairs, the training and the test rows of every split; got {shown(rows)}"
-        )
-    return rows
-
-
-def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
-    """Check the indices of the training and test rows of a split of `count` rows, and return them."""
-    what = f"rows of split {number} must be a pair, the indices of training and test rows"
-    if not isinstance(split, tuple | list) or len(split) != 2:
-        raise TypeError(f"{what}; got {shown(split)}")
-    train, test = (tensor_of(rows, f"rows of split {number}") for rows in split)
-    every = torch.cat([train.flatten(), test.flatten()])
-    if train.dim() != 1 or test.dim() != 1 or every.is_floating_point() or every.dtype == torch.bool:
-        raise TypeError(f"{what}, vectors of whole numbers; got {train.dtype} of shape {list(train.shape)}")
-    if every.min() < 0 or every.max() >= count or len(every.unique()) < len(every):
-        raise ValueError(
-            f"{what}, from 0 to {count - 1}, each at most once; got {len(every.unique())} different ones of {len(every)} "
-            f"from {int(every.min())} to {int(every.max())}"
-        )
-    return train, test
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:

@@ -3,16 +3,14 @@
 `keep_mask` draws dropout masks quickly.
 """
 
-from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask, row_correlation
-from pyrodrop.distributions.correlated_normal import CorrelatedNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
-from pyrodrop.distributions.multiplicative_normal import CutNormal, MultiplicativeNormal, PrunedNormal
+from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pushforward import Pushforward
-from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
 from pyrodrop.names import public

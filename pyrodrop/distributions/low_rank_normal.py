@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
@@ -28,8 +26,8 @@ class LowRankNormal(WeightDistribution):
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
-        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or a
-            value of `diagonal` is not positive.
+        ValueError: if arguments are validated: a value is NaN or infinite, or one of `diagonal` is not positive. On use:
+            `factor` or `diagonal` has another shape.
         TypeError: if arguments are validated: an argument is no tensor.
     """
 
@@ -46,13 +44,6 @@ class LowRankNormal(WeightDistribution):
         if self.validates(validate_args):
             tensor(factor, "factor", "the factor F of the covariance", floating=True)
             tensor(diagonal, "diagonal", "the diagonal v of the covariance", floating=True, above=0)
-            weights = self.event_shape.numel()
-            if factor.dim() != 2 or len(factor) != weights:
-                raise ValueError(
-                    f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}"
-                )
-            if diagonal.shape != (weights,):
-                raise ValueError(f"diagonal must have shape [{weights}], one per weight; got {list(diagonal.shape)}")
         self.factor: Tensor = factor
         self.diagonal: Tensor = diagonal
 
@@ -76,9 +67,6 @@ class LowRankNormal(WeightDistribution):
             variance=lambda: self.diagonal.reshape(self.event_shape),
             factors=lambda: (column.reshape(self.event_shape) for column in self.factor.unbind(-1)),
         )
-
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.factor, self.diagonal, event_dim=len(self.event_shape), validate_args=False)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         draw = self._flat.rsample(torch.Size(sample_shape))

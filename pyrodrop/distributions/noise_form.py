@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal
 
-from pyrodrop.arguments import flag, function
-
 
 @dataclass(frozen=True)
 class NoiseForm:
@@ -30,9 +28,6 @@ class NoiseForm:
         variance: V, which broadcasts to the weight's shape; None if the term is absent.
         factors: the F_r, each of the weight's shape; None if the term is absent.
         moments: whether the form is a normal approximation that shares only mean and variance with the distribution.
-
-    Raises:
-        TypeError: a term is no function, or `moments` is neither True nor False.
     """
 
     loc: Callable[[], Tensor]
@@ -40,13 +35,6 @@ class NoiseForm:
     variance: Callable[[], Tensor] | None = None
     factors: Callable[[], Iterable[Tensor]] | None = None
     moments: bool = False
-
-    def __post_init__(self) -> None:
-        function(self.loc, "loc", "the function that returns M")
-        for name in ("scales", "variance", "factors"):
-            if getattr(self, name) is not None:
-                function(getattr(self, name), name, "a term of the weight")
-        flag(self.moments, "moments", "whether only mean and variance are those of the distribution")
 
     @property
     def constant(self) -> bool:

@@ -8,13 +8,11 @@ Every stochastic regulariser has this form (Psaros, Dropout as variational infer
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import function
 from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution
 
 
@@ -32,7 +30,6 @@ class Pushforward(WeightDistribution):
 
     Raises:
         ValueError: on sampling, if `g` returns a tensor that does not have the shape of the weight.
-        TypeError: `g`, `noise`, `regularizer` or `density` is not a function.
     """
 
     def __init__(
@@ -45,7 +42,6 @@ class Pushforward(WeightDistribution):
         *,
         event_dim: int | None = None,
     ) -> None:
-        check_functions(g, noise, regularizer, density)
         super().__init__(loc, event_dim=event_dim)
         self.g: Callable[[Tensor, Tensor], Tensor] = g
         self.noise: Callable[[Tensor], TorchDistribution] = noise
@@ -66,9 +62,6 @@ class Pushforward(WeightDistribution):
             (self.batch_shape + self.event_shape).numel(), unit, (*map(id, functions), tuple(self.event_shape))
         )
 
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.g, self.noise, self.regularizer, self.density, event_dim=len(self.event_shape))
-
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = self.noise(self.loc)
         draw = noise.rsample(torch.Size(sample_shape)) if noise.has_rsample else noise.sample(torch.Size(sample_shape))
@@ -83,13 +76,3 @@ class Pushforward(WeightDistribution):
         if self.density is None:
             raise NotImplementedError("the log density of a Pushforward is unknown: pass density=")
         return self.density(value, self.loc)
-
-
-def check_functions(g: Any, noise: Any, regularizer: Any, density: Any) -> None:
-    """Raise a TypeError for an argument of `Pushforward` that is not a function, as it must be."""
-    function(g, "g", "the function of the parameters and the noise that returns a weight")
-    function(noise, "noise", "the function of the parameters that returns the distribution of the noise")
-    if regularizer is not None:
-        function(regularizer, "regularizer", "the function of the parameters that replaces the KL divergence")
-    if density is not None:
-        function(density, "density", "the log density of a weight given its parameters")

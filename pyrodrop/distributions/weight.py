@@ -7,6 +7,7 @@ Noise is shared by all weights of an input unit (`per` = "input") or sampled ind
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import torch
@@ -133,7 +134,11 @@ class WeightDistribution(TorchDistribution):
 
     def at(self, loc: Tensor) -> Self:
         """The same distribution with another `loc`, whose leading dimensions are the batch shape."""
-        raise TypeError(f"{type(self).__name__} must implement at(loc), which every weight distribution needs")
+        other = copy.copy(self)
+        other.__dict__.pop("keep_rate", None)  # which is computed at first use, for the batch shape
+        other.loc, other._batch_shape = loc, loc.shape[: loc.dim() - len(self.event_shape)]
+        other._validate_args = False
+        return other
 
 
 def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:

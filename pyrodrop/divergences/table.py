@@ -15,10 +15,8 @@ from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
-from pyrodrop.arguments import function, instance, real, shown
 from pyrodrop.cards import Described
 from pyrodrop.distributions import PooledNormal, WeightDistribution
-from pyrodrop.names import one_of
 
 Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
 
@@ -33,21 +31,11 @@ class Convention(Described):
             a bound on the evidence and cannot be compared with other values.
         detail: description of the constant, the approximation or the evidence that an ELBO bounds; usually empty if exact.
         error: bound on the error of an approximation, in nats per weight.
-
-    Raises:
-        ValueError: `kind` is unknown, or `error` is negative.
-        TypeError: `detail` is no str, or `error` no number.
     """
 
     kind: Kind
     detail: str = ""
     error: float | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self.kind, Kind, "kind")
-        instance(self.detail, str, "detail", "a str, the description of the convention")
-        if self.error is not None:
-            real(self.error, "error", "the bound on the error in nats per weight", least=0)
 
     def describe(self) -> str:
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
@@ -79,13 +67,7 @@ def pair(q: type[Distribution], p: type[Distribution], tag: Tag) -> Callable[...
         q: class of the posterior.
         p: class of the elements of the prior, that is, of its base distribution without `Independent`.
         tag: the convention, or a function of (q, p) that returns it.
-
-    Raises:
-        TypeError: `q` or `p` is no class of distributions, or `tag` neither a `Convention` nor a function.
     """
-    _check_classes(q, p)
-    if not isinstance(tag, Convention):
-        function(tag, "tag", "a Convention, or the function of (q, p) that returns one,")
 
     def register(kl: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
         _TAGS[q, p] = tag
@@ -106,13 +88,7 @@ def refuse(q: type[Distribution], p: type[Distribution], reason: Reason) -> None
         p: class of the elements of the prior.
         reason: the reason and an alternative, for the error message; or a function of (q, p) that returns this message, or
             None if the KL divergence exists for these parameters.
-
-    Raises:
-        TypeError: `q` or `p` is no class of distributions, or `reason` neither a str nor a function.
     """
-    _check_classes(q, p)
-    if not isinstance(reason, str):
-        function(reason, "reason", "a str, or the function of (q, p) that returns one or None,")
     _REFUSALS[q, p] = reason
 
 
@@ -129,11 +105,7 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
 
     Raises:
         NoDivergence: the pair is refused, or it is not registered and one of the densities does not exist.
-        TypeError: `q` or `p` is no distribution, or `value` neither a tensor nor a function.
     """
-    _check_distributions(q, p)
-    if not isinstance(value, Tensor):
-        function(value, "value", "a sample from q, or the function that draws one,")
     reason = _find(_REFUSALS, q, p)
     reason = reason(_elements(q), _elements(p)) if callable(reason) else reason
     if reason is not None:
@@ -149,12 +121,7 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
 
 
 def convention(q: Distribution, p: Distribution) -> Convention:
-    """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased.
-
-    Raises:
-        TypeError: `q` or `p` is no distribution.
-    """
-    _check_distributions(q, p)
+    """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased."""
     if isinstance(_elements(q), Delta):
         return POINT
     tag = _find(_TAGS, q, p)
@@ -167,16 +134,7 @@ def convention(q: Distribution, p: Distribution) -> Convention:
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
-    """The convention of a sum of KL divergences: the least accurate kind, with all details of it; exact if there are none.
-
-    Raises:
-        TypeError: `conventions` are no list of `Convention`s.
-    """
-    if not isinstance(conventions, Iterable) or isinstance(conventions, str | Tensor):
-        raise TypeError(f"conventions must be a list of Conventions; got {shown(conventions)}")
-    conventions = list(conventions)
-    for element in conventions:
-        instance(element, Convention, "conventions", "a list of Conventions")
+    """The convention of a sum of KL divergences: the least accurate kind, with all its details; exact if there are none."""
     ranked = sorted(dict.fromkeys(conventions), key=lambda c: -_ORDER.index(c.kind))
     if not ranked:
         return EXACT
@@ -213,14 +171,3 @@ def _elements(d: Distribution) -> Distribution:
 
 def _name(d: Distribution) -> str:
     return type(_elements(d)).__name__
-
-
-def _check_classes(q: Any, p: Any) -> None:
-    for name, kind in (("q", q), ("p", p)):
-        if not (isinstance(kind, type) and issubclass(kind, Distribution)):
-            raise TypeError(f"{name} must be a class of distributions; got {shown(kind)}")
-
-
-def _check_distributions(q: Any, p: Any) -> None:
-    instance(q, Distribution, "q", "a distribution, the posterior of a weight")
-    instance(p, Distribution, "p", "a distribution, the prior of a weight")

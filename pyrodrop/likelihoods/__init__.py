@@ -1,16 +1,12 @@
 """Likelihoods: the distribution of an observation given the output of the network."""
 
-from pyrodrop.likelihoods.beta import Beta
-from pyrodrop.likelihoods.censored import Censored
-from pyrodrop.likelihoods.classes import Bernoulli, Categorical
+from pyrodrop.likelihoods.censored import Censored, Missing
+from pyrodrop.likelihoods.classes import Bernoulli, Categorical, Ordinal
 from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
-from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.missing import Missing
-from pyrodrop.likelihoods.ordinal import Ordinal
-from pyrodrop.likelihoods.positive import Gamma, HeteroscedasticLogNormal, LogNormal
+from pyrodrop.likelihoods.positive import Beta, Gamma, HeteroscedasticLogNormal, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
-from pyrodrop.likelihoods.student_t import StudentT
 from pyrodrop.names import public
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -15,17 +15,6 @@ from pyrodrop.modules import LocalModule
 from pyrodrop.parts import Part
 from pyrodrop.scaling import Standardize
 
-_WEIGHTED = (
-    "a weighted loss is minus the log density of no y, and its predictions are probabilities of nothing; weigh the cost "
-    "of a wrong prediction when deciding by the predicted probabilities, or train on resampled rows"
-)
-_OF_LOSSES = {  # arguments of the losses of torch.nn
-    "weight": _WEIGHTED,
-    "pos_weight": _WEIGHTED,
-    "ignore_index": "pass likelihoods.Missing(likelihood, value), which leaves out the labels of this value",
-    "reduction": "a log likelihood is a sum over the rows",
-    "label_smoothing": "kl_weight of fit tempers a posterior",
-}
 _SHOWN = 5  # numbers of columns in a description
 
 
@@ -43,7 +32,6 @@ class Likelihood(Part, LocalModule):
         scales: names of the parameters and buffers that are positive, which a file may not contradict.
     """
 
-    not_arguments: ClassVar[dict[str, str]] = _OF_LOSSES
     scales: tuple[str, ...] = ()
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from pyrodrop.arguments import count, instance, shown
+from pyrodrop.arguments import shown
 from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.distributions.observed import Observed
 
@@ -36,7 +36,6 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
             "forward(output, targets) of a likelihood must return a distribution of pyro.distributions; got "
             f"{shown(got)} of {type(got).__module__}"
         )
-    count(dims, "dims", "the number of batch dimensions to keep")
     further = len(distribution.batch_shape) - dims
     if further < 0:
         raise ValueError(
@@ -49,12 +48,7 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
 
 
 def elements(distribution: Distribution) -> Distribution:
-    """The distribution without `Independent` and `Observed`: every part of an observation has its own batch dimensions.
-
-    Raises:
-        TypeError: `distribution` is no distribution.
-    """
-    instance(distribution, Distribution, "distribution", "a distribution")
+    """The distribution without `Independent` and `Observed`: every part of an observation has its own batch dimensions."""
     while isinstance(distribution, Independent | Observed):
         distribution = distribution.base_dist
     return distribution
@@ -72,12 +66,7 @@ def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None)
 
     Raises:
         ValueError: y has another shape. It is never broadcast.
-        TypeError: y is no tensor, or `distribution` no distribution.
     """
-    instance(y, Tensor, "y", "a tensor, the observations")
-    instance(distribution, Distribution, "distribution", "a distribution, as per_row returns it")
-    if not isinstance(rows, int | torch.SymInt | None):
-        count(rows, "rows", "the number of examples")
     want = (distribution.batch_shape[-1] if rows is None else rows, *distribution.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
@@ -103,11 +92,9 @@ def check_support(y: Tensor, distribution: Distribution, what: str) -> None:
         what: a description of the distribution, for messages.
 
     Raises:
-        TypeError: y are bools, and the distribution is one of real numbers; or an argument is of another type.
+        TypeError: y are bools, and the distribution is one of real numbers.
         ValueError: a value is outside the support.
     """
-    instance(y, Tensor, "y", "a tensor, the observations")
-    instance(what, str, "what", "a str, a description of the distribution")
     support = support_of(distribution)
     if support is None:
         return

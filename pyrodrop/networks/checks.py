@@ -24,11 +24,10 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
-from pyrodrop.data.column_values import listed
-from pyrodrop.data.columns import Columns
+from pyrodrop.data.columns import Columns, listed
 from pyrodrop.inputs import Inputs, parts
+from pyrodrop.likelihoods.classes import Ordinal
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
 from pyrodrop.networks.sparse_matrix import hold_entries

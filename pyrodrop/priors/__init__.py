@@ -6,11 +6,9 @@
 from typing import TYPE_CHECKING
 
 from pyrodrop.names import public
-from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
-from pyrodrop.priors.gaussian import Gaussian
+from pyrodrop.priors.gaussian import Anchored, Gaussian, Informative, from_posterior
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
-from pyrodrop.priors.informative import Informative, from_posterior
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
 from pyrodrop.priors.prior import Prior
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -20,19 +18,7 @@ class Prior(Part, ABC):
     A model calls `for_site` when it samples a weight, inside its Pyro trace. A prior with latent hyperparameters samples
     them there, at sites whose names start with the name of the weight, and lists them in `hyper_sites`. A prior without
     latent hyperparameters only implements `expand` and `describe`.
-
-    Raises:
-        TypeError: on definition of a subclass whose `for_site` or `hyper_sites` has no argument `units`.
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        for method in (cls.for_site, cls.hyper_sites):
-            if len(inspect.signature(method).parameters) < 4:
-                raise TypeError(
-                    f"a prior needs the input units of a weight: {method.__name__}(self, name, like, units=None); "
-                    f"{cls.__name__}.{method.__name__} takes no units: add the argument"
-                )
 
     @abstractmethod
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:

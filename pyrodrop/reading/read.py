@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import count, instance
+from pyrodrop.changes import STAYS
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
-from pyrodrop.module_states import STAYS
 from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
@@ -32,8 +32,7 @@ from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, str
 from pyrodrop.reading.found import Found, Passes, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
-from pyrodrop.surroundings import outside
-from pyrodrop.threads import exclusive
+from pyrodrop.threads import exclusive, outside
 
 _OTHER = 0.9  # factor of all weights in a call that checks the reading
 
@@ -92,7 +91,7 @@ def read(
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
             decoupled; `loss` does not belong to the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
-        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
     Example:
         >>> import torch, pyrodrop

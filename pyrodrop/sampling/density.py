@@ -43,7 +43,7 @@ from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import denormals_flushed, seeded
 from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.likelihoods.missing import check_complete
+from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _log = logging.getLogger("pyrodrop")

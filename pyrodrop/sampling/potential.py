@@ -16,7 +16,7 @@ from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import CompiledDensity, density_of
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 
 
 class Potential:

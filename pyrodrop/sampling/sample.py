@@ -29,7 +29,7 @@ from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.mixing import MOST_ROUNDING
 from pyrodrop.sampling.sampled import Sampled
 from pyrodrop.sampling.tuning import FEW
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 
 _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is also computed in float64
@@ -116,7 +116,7 @@ def sample(
         TypeError: `model` is not one of `pyrodrop.models`, `start` is no run, or a number is of the wrong kind.
         ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
             improper; the data do not fit the model; the network draws random numbers; or the draws do not fit into memory.
-        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.surroundings`.
+        RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
     Example:
         >>> import torch, pyrodrop

@@ -27,7 +27,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 from pyrodrop.training.by_default import STEPS, by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
@@ -104,7 +104,7 @@ def fit(
         ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
             another run; later, a schedule that is negative, NaN or infinite.
         RuntimeError: the first step changes no parameter; the call is inside of ``torch.autocast``
-            or a handler of Pyro (`pyrodrop.surroundings`).
+            or a handler of Pyro (`pyrodrop.threads`).
         FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 

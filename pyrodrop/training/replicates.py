@@ -28,7 +28,7 @@ from pyrodrop.changes import modules_of
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.training.problem import Problem, autoguides, training_mode

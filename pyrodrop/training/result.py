@@ -27,8 +27,7 @@ from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.inputs import Inputs
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.stored import Stored
-from pyrodrop.surroundings import outside
-from pyrodrop.threads import exclusive
+from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
 from pyrodrop.training.problem import autoguides, describe, stored
 from pyrodrop.training.program_draws import draw_sites

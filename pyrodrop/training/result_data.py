@@ -10,7 +10,7 @@ from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.inputs import mapped
-from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.likelihoods.censored import leaves_out_missing
 from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.rows import arguments_of, none_by_default
 

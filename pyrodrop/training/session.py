@@ -21,11 +21,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.arguments import count, real, shown
-from pyrodrop.changes import Kept, evaluating, modules_of
+from pyrodrop.changes import Flags, Kept, evaluating, modules_of
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
-from pyrodrop.module_flags import Flags
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Engine, Loss, Plan, Update
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record

@@ -20,20 +20,7 @@ import torch
 from pyrodrop import arguments
 from pyrodrop.devices import resolve
 from pyrodrop.names import known, public
-from pyrodrop.zoo import (
-    co2,
-    co2_paper,
-    concrete,
-    kingma,
-    lenet,
-    read,
-    rnn,
-    sparse,
-    tables,
-    toys,
-    trained,
-    uci,
-)
+from pyrodrop.zoo import co2, concrete, kingma, lenet, read, sparse, tables, trained, uci
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
 from pyrodrop.zoo.posterior import ExactPosterior
@@ -47,7 +34,7 @@ public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (co2, co2_paper, concrete, kingma, uci, lenet, rnn, sparse, tables, toys, read)
+_SETS = (co2, concrete, kingma, uci, lenet, sparse, tables, read)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

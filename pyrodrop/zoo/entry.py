@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import torch
 
-from pyrodrop import arguments, guides
+from pyrodrop import guides
 from pyrodrop.constraints import Count, Instance, Seed, Text, checked
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
@@ -69,8 +69,8 @@ class Entry:
         purpose: use of the entry in a few words, which several entries may share, such as "counts".
 
     Raises:
-        ValueError: `draws` or `published_runs` is below 1, a published result is not finite, or an error has no result.
-        TypeError: a value is of the wrong type.
+        ValueError: `draws` or `published_runs` is below 1, or an error has no result.
+        TypeError: a text, a number or `check` is of the wrong type.
     """
 
     name: Text
@@ -89,13 +89,6 @@ class Entry:
     purpose: Text = ""
 
     def __post_init__(self) -> None:
-        for name in ("model", "guide", "training"):
-            arguments.function(getattr(self, name), name, "a function that makes a part of a run")
-        for name, what in (("published", "a published result"), ("published_errors", "the standard error of one")):
-            values = getattr(self, name)
-            arguments.instance(values, Mapping, name, "a mapping from scores to numbers")
-            for score, value in values.items():
-                arguments.real(value, f"{name}[{score!r}]", what)
         if unknown := self.published_errors.keys() - self.published.keys():
             raise ValueError(f"published_errors must be of published results; got {', '.join(sorted(unknown))}")
 

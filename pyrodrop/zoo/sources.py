@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
-from pyrodrop import arguments
 from pyrodrop.constraints import Text, checked
 from pyrodrop.data import (
     Dataset,
@@ -27,8 +26,7 @@ from pyrodrop.data import (
     toy,
     uci,
 )
-from pyrodrop.data.tables import UCI
-from pyrodrop.data.uci import SPLITS
+from pyrodrop.data.tables import SPLITS, UCI
 from pyrodrop.scaling import Standardize
 
 
@@ -47,9 +45,6 @@ class Source:
 
     summary: Text
     load: Callable[[], Sequence[Split]]
-
-    def __post_init__(self) -> None:
-        arguments.function(self.load, "load", "a function that loads splits")
 
 
 def _folds(data: Dataset, name: str, units: tuple[str, str], source: str) -> list[Split]:

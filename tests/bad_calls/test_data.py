@@ -355,13 +355,12 @@ REFUSED: Table = {
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
-        *((lambda c=c: from_people(standardise=c), f"standardise {said}") for said, c in COLUMNS.items()),
         (lambda: from_people(categories=["nosuch"]), "categories must name columns of df, .*got 'nosuch'"),
         (lambda: from_people(categories=["kind", "kind"]), "categories must name every column once; got"),
-        (lambda: from_people(target=[]), "target must be the name of at least one column; got an empty list"),
+        (lambda: from_people(target=[]), "target must name at least one column"),
         (lambda: from_people(target=["price", "price"]), "target must name every column once; got"),
         (lambda: from_people(target=["price", "kind"]), "target must be one column if it has class labels"),
-        (lambda: from_people(standardise=["kind"]), "names of columns of numbers, 'a', 'b', 'price'; got 'kind'"),
+        (lambda: from_people(standardise=["a"]), "standardise says whether .* must be True or False; got a list"),
         (lambda: from_people(encode="dummies"), "encode must be 'one-hot' or 'codes'; got"),
         (lambda: Split.from_frame(people(), "price", categories=["kind"], test=0.9), "at least two training rows of 8"),
         (lambda: Split.from_frame(people(), "nosuch", categories=["kind"]), "target must name columns of df"),
@@ -394,7 +393,6 @@ def test_forms_of_a_frame() -> None:
     for df in (people().set_index([[7] * N]), people().convert_dtypes()):
         assert torch.equal(from_people(df).x, want.x)
     assert torch.equal(Dataset.from_frame(people(), "price", categories="kind").x, want.x)
-    assert from_people(standardise=["a"]).inputs.loc.tolist() == [3.5, 0, 0, 0, 0]
     assert torch.equal(want.x_of(people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]]), want.x)
     assert torch.equal(want.x_of(people()[:1]), want.x[:1])
 

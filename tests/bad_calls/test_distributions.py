@@ -96,14 +96,12 @@ REFUSED: Table = {
         *each(
             lambda factor: distributions.LowRankNormal(LOC, factor, torch.ones(6)),
             {
-                r"factor must have shape \[6, rank\], a row per weight; got \[3, 1\]": torch.ones(3, 1),
                 "got a list": [[1.0]] * 6,
             },
         ),
         *each(
             lambda diagonal: distributions.LowRankNormal(LOC, torch.ones(6, 1), diagonal),
             {
-                r"diagonal must have shape \[6\], one per weight; got \[2\]": torch.ones(2),
                 "diagonal.*got values from 0": torch.zeros(6),
             },
         ),
@@ -215,12 +213,13 @@ REFUSED: Table = {
         (lambda: guides.Point.average(PLAIN, guides.Point), "guide must be a guide of the model, with a method mean"),
     ],
     "guides.Pruned": [
-        (lambda: guides.Pruned(guides.MeanField(PLAIN), {}), "guide must be a sparse posterior"),
-        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask for each of layers.0.weight, layers.1.weight"),
-        (lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}), "keep must have a mask for each of .*layers.0"),
-        (lambda: pruned(lambda mask: mask.float()), "keep must hold masks of dtype torch.bool; got torch.float32"),
-        (lambda: pruned(lambda mask: mask.T), r"keep must have a mask of shape \[3, 2\] for 'layers.0.weight'; got"),
-        (lambda: pruned(lambda mask: mask.tolist()), "keep must .*got a list"),
+        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask of the shape of each weight, .*layers.0.weight"),
+        (lambda: guides.Pruned(sparse(), {"layers.1.weight": MASK}), "keep must have a mask of the shape of each"),
+        (
+            lambda: pruned(lambda mask: mask.float()).posterior("layers.0.weight"),
+            "keep must be a mask of dtype torch.bool",
+        ),
+        (lambda: pruned(lambda mask: mask.T), "keep must have a mask of the shape of each weight"),
     ],
     "guides.makers": [
         (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),

@@ -8,7 +8,6 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from torch import nn
 
 import pyrodrop
 from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
@@ -27,12 +26,6 @@ class _Q(dist.Normal):
 def splits(rows: Any = (([0, 1, 2], [3, 4]),), **changed: Any) -> data.Splits:
     parts = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "source": "s"}
     return data.Splits(**{**parts, "rows": rows, **changed})
-
-
-def entry(**changed: Any) -> zoo.Entry:
-    parts = {"name": "a/b", "summary": "s", "source": "p", "data": "line", "published": {}, "check": zoo.Check(1)}
-    made = {"model": lambda d: model(), "guide": guides.Point, "training": lambda d: {}}
-    return zoo.Entry(**{**parts, **made, **changed})
 
 
 ROWS = torch.ones(4, 2)
@@ -60,13 +53,6 @@ REFUSED: Table = {
         ]
         for kl in (divergences.log_uniform_kl, divergences.molchanov, divergences.kingma)
     },
-    "divergences.pair": [
-        (lambda: divergences.pair(dist.Normal(0.0, 1.0), _Q, divergences.EXACT), "q must be a class of distributions"),
-        (lambda: divergences.refuse(_Q, nn.Linear, "none"), "p must be a class of distributions; got"),
-    ],
-    "divergences.worst": [
-        (lambda: divergences.worst(["exact"]), "conventions must be a list of Conventions; got the str 'exact'"),
-    ],
     "reparam.reparameterize": [
         (
             lambda: reparam.reparameterize(models.MLP, guides.Point(model()), reparam.LocalReparam()),
@@ -96,20 +82,15 @@ REFUSED: Table = {
         *(
             (lambda rows=rows: splits(rows), message)
             for rows, message in (
-                (3, "rows must be a list of pairs.*got the int 3"),
-                ([], "rows must .*got"),
-                ([0, 1], "rows of split 0 must be a pair, .*got the int 0"),
-                ([([0], [1], [2])], "rows of split 0 must be a pair"),
-                ([([0], [1])], "at least two training rows and one test row; split 0 of t has 1 and 1"),
+                ([([0], [1])], r"at least two training rows and one test row, .*got \[0\] and \[1\]"),
                 ([([0, 1], [])], "rows of split 0 must contain at least one observation; got an empty list"),
-                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers; got torch.float32"),
-                ([([True, False], [True])], "rows of split 0 must be .*got torch.bool"),
-                ([([0, 1], [6])], "from 0 to 5, each at most once; got 3 different ones of 3 from 0 to 6"),
+                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers"),
+                ([([True, False], [True])], "rows of split 0 must be .*got"),
+                ([([0, 1], [6])], r"from 0 to 5, each at most once; got \[0, 1\] and \[6\]"),
                 ([([0, 1], [-1])], "from 0 to 5, each at most once; got"),
-                ([([0, 1], [1])], "from 0 to 5, each at most once; got 2 different ones of 3"),
+                ([([0, 1], [1])], "from 0 to 5, each at most once; got"),
             )
         ),
-        (lambda: splits()["0"], "number is that of a split and must be a whole number or a slice; got the str '0'"),
     ],
     "zoo": [
         (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
@@ -117,11 +98,6 @@ REFUSED: Table = {
         (lambda: zoo.problem("yaht"), "no exact posterior is called 'yaht'; there are .*did you mean 'yacht'"),
         (lambda: zoo.load("nosuch"), "no trained posterior is called 'nosuch'; there are"),
         (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
-        (
-            lambda: entry(published={"rmse": "low"}),
-            "published must be a mapping from scores to numbers; got|must be.*'low'",
-        ),
-        (lambda: entry(published={"rmse": torch.nan}), "published.* must .*nan"),
     ],
     "read": [
         (lambda: read(weight_decay=True), "weight_decay must be a number, a mapping .*got True"),

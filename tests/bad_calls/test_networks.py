@@ -39,10 +39,6 @@ def images(of: Any, **changed: Any) -> Any:
     return of(prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), **changed)
 
 
-def ordinal(cutpoints: Any) -> Any:
-    return likelihoods.Ordinal(3, cutpoints=cutpoints)
-
-
 def line(slopes: Any = (2, 1), intercept: Any = (1,), scale: Any = (1,)) -> None:
     mlp(of=models.WideAndDeep).set_line(*map(torch.ones, (slopes, intercept, scale)))
 
@@ -67,10 +63,6 @@ REFUSED: Table = {
     ],
     "likelihoods.Ordinal": [
         (lambda: likelihoods.Ordinal(1), "classes is the number .* at least 2; got 1"),
-        (lambda: ordinal([1.0]), r"cutpoints must be 2 ascending numbers, between 3 classes; got \[1.0\]"),
-        (lambda: ordinal([1.0, 1.0]), "2 ascending numbers"),
-        (lambda: ordinal([1.0, 0.0]), "2 ascending numbers"),
-        (lambda: ordinal([0.0, math.nan]), "cutpoints must be .*nan|cutpoints must be finite"),
     ],
     "likelihoods.HeteroscedasticGaussian": [
         (lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()), r"output must have 2 D"),
@@ -198,7 +190,6 @@ def test_a_parameter_of_the_network(name: str, parameter: str) -> None:
 
 
 def test_what_only_looks_bad() -> None:
-    assert ordinal([0, 1]).cutpoints.tolist() == [0.0, 1.0]
     assert float(likelihoods.Gaussian(np.float64(4.0)).precision) == 4.0
     assert likelihoods.aligned(torch.zeros(4, 1), ONE).shape == (4, 1)
     assert mlp(activation=torch.tanh)(torch.zeros(2, 2)).shape == (2, 1)

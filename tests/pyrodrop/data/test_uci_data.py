@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import zipfile
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import pytest
 import torch
 
 from pyrodrop import data
+from pyrodrop.data import tables as uci
 from pyrodrop.data.splits import Splits, permuted
 from pyrodrop.data.tables import TABLES, UCI
-
-uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
 
 
 @pytest.mark.parametrize("name", UCI)
@@ -114,7 +112,7 @@ def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_tables_that_cannot_be_split() -> None:
     x, y = torch.randn(4, 2).double(), torch.randn(4, 1).double()
-    with pytest.raises(ValueError, match="two training rows and one test row; split 0 of small has 1 and 3"):
+    with pytest.raises(ValueError, match="rows of split 0 must be at least two training rows and one test row"):
         Splits("small", x, y, [([0], [1, 2, 3])], "")
     with pytest.raises(ValueError, match="split 0 of flat has a constant y, 5 in all 3 rows"):
         Splits("flat", x, torch.full((4, 1), 5.0).double(), [([0, 1, 2], [3])], "")[0]

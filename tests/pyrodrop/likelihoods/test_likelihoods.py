@@ -294,15 +294,6 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
         metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
 
 
-def test_fixed_cutpoints_are_not_learned() -> None:
-    likelihood = likelihoods.Ordinal(4, [-1.0, 0.5, 2.0])
-    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
-    likelihood.start(torch.tensor([0, 1, 2, 3]))
-    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
-    assert not list(likelihood.parameters())
-    assert likelihood.describe() == "Ordinal(4, fixed cutpoints)"
-
-
 class Limited(CensoredNumbers):  # type: ignore[misc]
     """Observations up to 0.4, which are right-censored above it."""
 

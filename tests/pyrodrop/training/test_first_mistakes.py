@@ -84,9 +84,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a network": (lambda: pyrodrop.fit(torch.nn.Linear(3, 1), lambda x, y: None, (X, Y), steps=1), "by models.from_module"),
     "a discrete site": (lambda: pyrodrop.fit(coin, lambda y: None, {"y": X}, steps=1), r"site 'z'.*TraceEnum_ELBO\(\)"),
     "a discrete site, auto": (lambda: pyrodrop.fit(coin, AutoNormal(coin), {"y": X}, steps=1), "'z'.*config_enumerate"),
-    "a standard deviation": (lambda: likelihoods.Gaussian(sd=0.1), r"precision is 1 / sd\^2"),  # type: ignore[call-arg]
     "rmse of a prediction": (lambda: metrics.rmse(fit().predict(X, 2), Y), "got a Prediction: pass one of its tensors"),
-    "an interval of ends": (lambda: fit().predict(X, 2).interval(0.05, 0.95), "level is the probability.*got 2 without"),
     "an exact posterior": (lambda: pyrodrop.zoo.entry("exact/yacht"), r"got 'exact/yacht', .* pyrodrop\.zoo\.load loads"),
     "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"axis of channels, .*x\[:, None\]"),
     "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"x must .*channels, x\[:, None\]"),
@@ -123,15 +121,6 @@ def test_numbers_that_float32_loses_are_refused_and_constants_are_not(unit: floa
         with pytest.raises(ValueError, match="^x: the values of a column .* at least 1e-30.*in column 0"):
             fit(Dataset(X * unit, Y).standardized())
     assert fit((X, torch.full_like(Y, unit))).losses.isfinite().all()
-
-
-def test_arguments_of_losses_are_none_of_likelihoods() -> None:
-    for name, hint in (("weight", ".*resampled rows"), ("ignore_index", r".*likelihoods\.Missing"), ("other", "$")):
-        for kind in (likelihoods.Categorical, likelihoods.Bernoulli):
-            with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no argument '{name}'{hint}"):
-                kind(**{name: torch.ones(3)})
-    with pytest.raises(TypeError, match="positional argument"):
-        likelihoods.Categorical(torch.ones(3))  # type: ignore[call-arg]
 
 
 def test_networks_without_values_are_refused() -> None:

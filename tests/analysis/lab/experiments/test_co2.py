@@ -22,7 +22,7 @@ from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 from pyrodrop.analysis.lab.experiments.co2 import front, learned
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
-from pyrodrop.zoo import co2_paper
+from pyrodrop.zoo import co2 as co2_paper
 
 
 def _run(out: Path, *options: str, num_threads: int = 1) -> Path:

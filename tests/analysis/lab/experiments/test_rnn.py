@@ -17,7 +17,7 @@ from pyrodrop import fit, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.experiments import solar
 from pyrodrop.analysis.zoo import train
 from pyrodrop.data import Dataset, Split
-from pyrodrop.zoo.rnn import _Forecast, _LanguageModel
+from pyrodrop.zoo.read import _Forecast, _LanguageModel
 
 
 class Small(nn.Module):

@@ -30,8 +30,7 @@ from pyrodrop.analysis.lab.experiments.uci.table import (
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
-from pyrodrop.data.tables import UCI
-from pyrodrop.data.uci import SPLITS
+from pyrodrop.data.tables import SPLITS, UCI
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
