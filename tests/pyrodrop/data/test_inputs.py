@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from pyrodrop.data import Dataset
-from pyrodrop.inputs import named_parts
 from pyrodrop.scaling import Standardize
 
 IDS, MASK, Y = torch.arange(12).reshape(6, 2), torch.ones(6, 2), torch.arange(6) % 2
@@ -48,9 +47,3 @@ def test_only_one_tensor_of_real_numbers_is_standardised() -> None:
             Dataset(x, Y, inputs=Standardize(0.0, 2.0))
     with pytest.raises(ValueError, match="y has dtype torch.int64"):
         Dataset(MASK, Y).standardized()
-
-
-def test_names() -> None:
-    assert list(named_parts(IDS)) == ["x"]
-    assert list(named_parts((IDS, MASK))) == ["x_0", "x_1"]
-    assert list(named_parts({"ids": IDS})) == ["x_ids"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from pyrodrop import data
-from pyrodrop.data import tables
 from pyrodrop.zoo.sources import SOURCES
 
 FILES = {"airfoil": ("airfoil.csv", "target", 5), "bikes": ("bike_sharing_hour.csv.gz", "cnt", 1)}
@@ -31,23 +28,6 @@ def test_a_table_is_its_file_and_its_first_split_that_of_bde(name: str, data_fol
     np.testing.assert_array_equal(whole.y, frame[[target]].to_numpy(float))
     train, test = train_test_split(np.arange(len(frame)), test_size=0.2, random_state=0)
     assert (len(whole), whole.rows[0][0].tolist(), whole.rows[0][1].tolist()) == (count, train.tolist(), test.tolist())
-
-
-def test_bikes_are_downloaded_as_text(data_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whose hash is that of the content of the packed file."""
-    there, content = data.bikes(), gzip.decompress((data_folder / "tables" / FILES["bikes"][0]).read_bytes())
-    assert hashlib.sha256(content).hexdigest() == tables.TABLES["bikes"].published
-    asked: list[tuple[str, ...]] = []
-
-    def downloaded(place: str, what: str, url: str, known_hash: str) -> Path:
-        asked.append((place, url.rpartition("/")[2], known_hash))
-        (tmp_path / "hour.csv").write_bytes(content)
-        return tmp_path / "hour.csv"
-
-    monkeypatch.delenv("PYRODROP_DATA")
-    monkeypatch.setattr(tables, "data_file", downloaded)
-    assert torch.equal(data.bikes().x, there.x)
-    assert asked == [("tables/bike_sharing_hour.csv", "hour.csv", tables.TABLES["bikes"].published)]
 
 
 def test_grades_of_wine_are_its_numbers_less_three(data_folder: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from pyrodrop import data
-from pyrodrop.data.splits import Splits, permuted
 from pyrodrop.data.tables import TABLES, UCI
 
 uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
@@ -60,17 +59,7 @@ def test_a_split_is_standardised_by_its_training_rows(data_folder: Path) -> None
     assert [s.name for s in table[:2]] == ["naval-0", "naval-1"]
 
 
-def test_permutations_do_not_touch_numpys_random_state() -> None:
-    np.random.seed(3)
-    before = np.random.get_state()[1].tolist()
-    (train, test), *_ = permuted(10, 2)
-    assert (len(train), len(test)) == (9, 1)
-    assert np.random.get_state()[1].tolist() == before
-
-
 def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="no UCI set is called 'bosten'; .*did you mean 'boston'"):
-        data.uci("bosten")
     content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     with pytest.raises(
@@ -86,7 +75,6 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
     ):
         data.uci("yacht")
     for changed, said in [
-        (b"1 2 3\n4 5 6\n", "7 columns of numbers"),
         (b"1 2 3\n4 5\n", "7 columns of numbers"),
         (b"1 2 3 4 5 6 7\n" * 2, "308 rows of 7 columns; got 2 rows of 7"),
     ]:
@@ -94,34 +82,6 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
         monkeypatch.setitem(TABLES, "yacht", UCI["yacht"]._replace(sha256=hashlib.sha256(changed).hexdigest()))
         with pytest.raises(ValueError, match=said):
             data.uci("yacht")
-
-
-def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYRODROP_DATA", raising=False)
-    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path)
-
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("requests.get", offline)
-    with pytest.raises(ConnectionError, match=r"published table of wine could not .*put it at .*set PYRODROP_DATA"):
-        data.uci("wine")
-    with pytest.raises(
-        ConnectionError, match=r"table of year could not be downloaded from https://ar.*YearPredictionMSD.txt.zip"
-    ):
-        data.uci("year")
-
-
-def test_tables_that_cannot_be_split() -> None:
-    x, y = torch.randn(4, 2).double(), torch.randn(4, 1).double()
-    with pytest.raises(ValueError, match="two training rows and one test row; split 0 of small has 1 and 3"):
-        Splits("small", x, y, [([0], [1, 2, 3])], "")
-    with pytest.raises(ValueError, match="split 0 of flat has a constant y, 5 in all 3 rows"):
-        Splits("flat", x, torch.full((4, 1), 5.0).double(), [([0, 1, 2], [3])], "")[0]
-    bad = x.clone()
-    bad[1, 1] = np.nan
-    with pytest.raises(ValueError, match="x must be finite; got 1 NaN"):
-        Splits("holes", bad, y, [([0, 1, 2], [3])], "")[0]
 
 
 def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

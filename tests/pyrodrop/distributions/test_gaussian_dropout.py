@@ -67,13 +67,6 @@ def test_activations_have_kingmas_moments(kind: str) -> None:
     assert float(((square.mean(0) - delta) / (square.std(0) / math.sqrt(DRAWS))).abs().max()) < 4
 
 
-def test_type_a_moves_the_weights_of_a_unit_together() -> None:
-    q = CorrelatedNormal(torch.randn(3, 4), 0.0)
-    ratio = q.sample((50,)) / q.loc
-    assert float(ratio.std(1).max()) < 1e-12
-    assert float(ratio.std(0).min()) > 0.1
-
-
 def test_type_b_density_and_entropy() -> None:
     m, log_alpha = torch.randn(3, 4), torch.randn(3, 4)
     q = MultiplicativeNormal(m, log_alpha)

@@ -75,11 +75,6 @@ def test_weights_that_all_rows_share_are_those_of_every_row() -> None:
     torch.testing.assert_close(joined.log_prob(torch.zeros(8)), logs.repeat(2))
 
 
-def test_arguments_that_are_no_tensors_are_kept() -> None:
-    assert rebuilt(lambda value: value, dist.Poisson(A.exp(), is_sparse=True)).is_sparse
-    assert rebuilt(lambda value: value, dist.Delta(A, event_dim=1)).event_shape == (3,)
-
-
 SIGMOID = dist.TransformedDistribution(dist.Normal(A, 1.0), [torch.distributions.transforms.SigmoidTransform()])
 
 

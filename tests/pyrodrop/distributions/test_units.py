@@ -24,7 +24,6 @@ from pyrodrop.distributions import (
 from pyrodrop.guides import (
     BernoulliDropout,
     ConcreteDropout,
-    DropConnect,
     GaussianDropout,
     LogNormalDropout,
     VariationalDropout,
@@ -219,11 +218,6 @@ def test_at_rate_0_it_is_taken(make: Callable[..., BernoulliDropout]) -> None:
     torch.testing.assert_close(token, guide.loc["token"].detach().expand(6, 1, 1, 3))
     noise = {name: guide.posterior(name).noise_shape for name in ("first", "words", "bias")}  # type: ignore[attr-defined]
     assert noise == {"first": (4,), "words": (5,), "bias": (3,)}
-
-
-def test_dropped_weights_need_no_units() -> None:
-    guide = DropConnect(WithUnits(UNITS, SHAPES), 0.5)
-    assert 0 < (guide.draw(100)["token"] == 0).float().mean() < 1
 
 
 def test_rates_by_input_are_one_per_unit() -> None:

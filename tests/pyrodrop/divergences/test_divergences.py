@@ -215,10 +215,3 @@ def test_conventions() -> None:
     assert worst(fits) == Convention("approximate", "a; b", 0.3)
     assert worst([EXACT, ATOMS, fits[0]]) == ATOMS
     assert worst([]) == EXACT
-
-
-@pytest.mark.parametrize("dimensions", [1, 3])
-def test_a_prior_of_another_shape_than_the_weight_has_no_formula(dimensions: int) -> None:
-    q = BernoulliMixture(torch.ones(4, 2, 3), 0.5, 0.1, event_dim=2)
-    with pytest.raises(NotImplementedError, match=r"not implemented for event shapes torch.Size\(\[2, 3\]\)"):
-        kl_divergence(q, dist.Normal(torch.zeros(4, 2, 3), 1.0).to_event(dimensions))

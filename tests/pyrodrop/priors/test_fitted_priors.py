@@ -160,23 +160,6 @@ def test_a_kink_far_from_zero(activation: str) -> None:
     assert fitted.leave_one_out > fitted.constant - 0.1
 
 
-def test_columns_that_do_not_matter_have_small_scales() -> None:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(200, 3, generator=g)
-    x[:, 2] = 5.0  # a constant
-    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(200, generator=g)
-    fitted = priors.from_gp(mlp([3, 50, 1]), data.Dataset(x, y).standardized())
-    used, unused, constant = fitted.prior["layers.0.weight"].scale  # type: ignore[misc]
-    assert unused < used / 10
-    assert 0.1 < constant < 10
-
-
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_few_rows_leave_usual_scales(size: int) -> None:
-    fitted = priors.from_gp(mlp(), noisy(size).standardized())
-    assert all(0.02 < scale < 50 for scales in scales_of(fitted) for scale in scales.reshape(-1))
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize("widths", [[2, 1], [2, 20, 1], [2, 20, 10, 1]])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "elu", "softplus", nn.functional.leaky_relu])

@@ -40,14 +40,6 @@ def test_weight_decay_is_the_papers() -> None:
     )
 
 
-def test_a_prior_of_ones_own_is_told_of_input_units() -> None:
-    with pytest.raises(TypeError, match="Old.for_site takes no units: add the argument"):
-
-        class Old(Gaussian):
-            def for_site(self, name: str, like: torch.Tensor) -> object:  # type: ignore[override]
-                return super().for_site(name, like)
-
-
 def test_a_scale_for_every_input_unit() -> None:
     scales = (0.5, 1.0, 3.0)
     prior, w = Gaussian(scales), torch.randn(4, 3)

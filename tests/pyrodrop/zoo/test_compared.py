@@ -82,11 +82,6 @@ def test_a_rounded_fit_takes_half_the_size_and_comes_back_as_it_is(guide: Any, t
         assert torch.equal(value, before[name]) == (value.numel() < 10_000)
 
 
-def test_a_fit_without_large_tensors_is_not_rounded() -> None:
-    loaded: Any = zoo.load("uci/yacht", device="cpu")
-    assert trained.rounded(loaded[0]) is loaded[0]
-
-
 def test_what_16_bits_do_not_hold_is_not_rounded() -> None:
     of = entry(guides.MeanField)
     fit = of.fit(Dataset(torch.randn(9, 3), torch.randn(9, 2)))
