@@ -241,19 +241,6 @@ def test_elbo_terms_are_pyros_mean_field_loss(make: Callable[[Any], guides.Guide
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.slow
-def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
-    """theta > 0: Monte Carlo of log q - log p and the closed form are one expectation, within 4 standard errors."""
-    model = small_model()
-    guide = guides.BernoulliDropout(model, 0.3, theta=0.3)
-    with torch.no_grad():
-        pairs = torch.tensor(
-            [[Trace_ELBO().loss(model, guide, X, Y), sum(elbo_terms(model, guide, X, Y))] for _ in range(1500)]
-        )
-    difference, se = pairs[:, 0].mean() - pairs[:, 1].mean(), (pairs.var(0).sum() / len(pairs)).sqrt()
-    assert abs(float(difference)) < 4 * float(se)
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", GUIDES)
 def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
@@ -292,17 +279,6 @@ def test_predictive_and_autonormal_of_pyro() -> None:
     assert sum(losses[-20:]) < sum(losses[:20])
     fit = pyrodrop.fit(model, AutoNormal(model), (X, Y), steps=30)
     assert fit.predict(X, 4).f.shape == (4, 20, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
-def test_vectorised_particles(loss: type) -> None:
-    """The unmodified network under a plate of particles gives the mean of single ones."""
-    model = small_model()
-    guide = guides.MeanField(model, init_scale=0.3)
-    many = loss(num_particles=2000, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, X, Y)
-    single = torch.tensor([loss().loss(model, guide, X, Y) for _ in range(2000)])
-    assert abs(many - float(single.mean())) < 4 * float(single.std()) * (2 / 2000) ** 0.5
 
 
 def test_rates_by_layer() -> None:

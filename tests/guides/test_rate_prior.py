@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.elbo import DrawnTerms, elbo_terms
 from tests.small import mlp, normal
 
@@ -104,18 +103,6 @@ def test_objective_and_elbo_of_a_fit() -> None:
     assert objective.value - elbo.value == pytest.approx(-penalty("variational B", fit.guide), abs=1e-3)
     assert "minus the log density of the rates under LogNormal" in str(objective.convention)
     assert str(elbo.convention) == "exact"
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("estimator", ["shared", "per_example", "local"])
-def test_engines_agree(estimator: Any) -> None:
-    network, guide, _ = made("variational B")
-    settings: dict[str, Any] = {"steps": 5, "estimator": estimator, "batch_size": 10, "progress": False}
-    eager, traced = (pyrodrop.fit(network, guide, (X, Y), engine=engine, **settings) for engine in ("pyro", "traced"))
-    torch.testing.assert_close(eager.losses, traced.losses, rtol=1e-4, atol=1e-3)
-    with drawn_as_alone(0, 1):
-        many = pyrodrop.fit_replicates(network, guide, (X, Y), count=2, engine="traced", **settings)
-    torch.testing.assert_close(many[0].losses, traced.losses, rtol=1e-4, atol=1e-3)
 
 
 def test_one_weight_ends_where_the_formula_is_least() -> None:

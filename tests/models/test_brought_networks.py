@@ -182,19 +182,6 @@ def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: p
         assert torch.equal(value, before[name])
 
 
-def test_a_trained_network_of_16_bits_is_read_in_float32() -> None:
-    """The mean of its passes is that of its float32 copy, over all masks by their probabilities."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).to(torch.bfloat16)
-    reading = pyrodrop.read(net, X, likelihood=likelihoods.Gaussian(4.0), weight_decay=1e-3, num_data=30)
-    f = reading.predict(X[:2].bfloat16(), 4000).f
-    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
-    with torch.no_grad():
-        every = torch.stack([copy.deepcopy(net).float()[1:](X[:2].bfloat16() * z / 0.5) for z in masks])
-    assert f.dtype == torch.float32
-    assert bool(((f.mean(0) - every.mean(0)).abs() < 4.5 * every.std(0) / 4000**0.5).all())
-
-
 def test_a_forward_that_casts_to_16_bits_is_refused_with_the_reason() -> None:
     model = brought(Casts())
     with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
@@ -221,12 +208,6 @@ def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     for wrapped in (brought, models.WithPriorFunction):
         with pytest.raises(TypeError, match="a module without priors.*got a model, Network"):
             wrapped(brought(net))  # type: ignore[operator]
-
-
-def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
-    model = brought(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
-    assert [units.axis for units in model.input_units().values()] == [0, 0]
-    assert brought(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1
 
 
 class OfAllRows(nn.Module):

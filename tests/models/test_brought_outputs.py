@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, priors
 from tests.small import brought, normal
 
 X = normal(30, 4, seed=1)
@@ -71,22 +70,6 @@ def test_parameters_that_are_not_the_networks_are_refused_and_fixed_ones_are_con
     assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1).history.isfinite().all()
 
 
-def test_a_network_that_was_trained_with_dropout_is_read_by_the_output_that_is_taken() -> None:
-    """Every row of x alone: the mean over the masks of one dropout layer, each by its probability."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Dropout(0.5), Net(dict))
-    reading = pyrodrop.read(
-        net, X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(), num_data=30,
-        output=lambda out: out["logits"],
-    )  # fmt: skip
-    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
-    with torch.no_grad():
-        every = torch.stack([net[1](X[:3] * z / 0.5)["logits"] for z in masks])
-    f = reading.predict(X[:3], 4000).f
-    assert bool(((f.mean(0) - every.mean(0)).abs() < 4.5 * every.std(0) / 4000**0.5).all())
-    assert guides.to_module(reading)(X).keys() == {"loss", "logits"}
-
-
 def negative(out: Any) -> Tensor:
     return -out["logits"]  # type: ignore[no-any-return]
 
@@ -108,15 +91,3 @@ def test_files_know_which_output_is_taken(tmp_path: Path) -> None:
         for wrong in (other, None):
             with pytest.raises(ValueError, match=r"model\.output"):
                 pyrodrop.Fit.load(path, *parts(wrong))
-
-
-def test_a_compressed_network_returns_the_output_that_is_taken() -> None:
-    model = models.from_module(
-        Net(dict), priors.ARD("weight"), likelihoods.Gaussian(4.0), output=lambda out: out["logits"]
-    )
-    run = pyrodrop.fit(model, guides.SparseDropout(model), (X, Y), steps=1)
-    small, hand = run.compress(structured=False), {n: run.guide.mean()[n] for n in model.weight_sites()}
-    hand |= {name: run.model.free[name].detach() for name in run.model.free}
-    torch.testing.assert_close(small(X), functional_call(Net(dict), hand, (X,))["logits"])
-    with pytest.raises(TypeError, match=r"torch\.fx cannot trace the network"):
-        run.compress()
