@@ -32,7 +32,6 @@ SCORES: dict[str, Callable[..., Any]] = {
 ENTROPIES = {name: getattr(metrics, name) for name in ("expected_entropy", "mutual_information", "entropy_split")}
 NO_PROBABILITIES: dict[str, Any] = {
     r"must lie in \[0, 1\] and sum to 1 .*got values from -1 to 2": torch.tensor([[2.0, -1.0]] * 3),
-    r"must lie in \[0, 1\] and sum to 1 .*sums from 4": torch.full((3, 2), 2.0),
     r"must have shape \[N, C\], or \[T, N, C\] .*got \(3,\)": torch.ones(3),
     "a prediction of class labels or a tensor of class probabilities; got a Prediction of Normal": prediction,
     "predicted must be a tensor, .*got the str 'x'": "x",
@@ -45,7 +44,6 @@ NO_CLASSES: dict[str, Any] = {
     "y: class labels must be whole numbers .*got torch.float32": torch.zeros(3),
     r"y: class labels must have shape \[3\].*one-hot": torch.eye(3, 2).long(),
     "y: class labels must lie in 0 ... 1, for 2 classes; got 0 to 2": torch.tensor([0, 1, 2]),
-    "y: class labels must lie in 0 ... 1, for 2 classes; got -1 to 1": torch.tensor([0, 1, -1]),
     r"y must have a class label for each of 3 predictions; got shape \[2\]": CLASSES[:2],
     "y must have a value everywhere; got a masked array": np.ma.masked_array([0, 1, 0], [True, False, False]),
 }

@@ -7,7 +7,6 @@ are, too, up to rounding.
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any, get_args
 
 import pyro
@@ -20,11 +19,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
-from pyrodrop.analysis import sbc
 from pyrodrop.analysis.lab.programs import PROGRAMS
 from pyrodrop.analysis.lab.programs import on as on_a_device
-from pyrodrop.data import Dataset
-from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Estimator
 from tests.devices.pretended import NAME
 from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
@@ -81,10 +77,6 @@ def fitted(device: str, make: Any, guide: Any, data: Any = (X, Y), **settings: A
     usual: dict[str, Any] = {"steps": 3, "batch_size": 8, "lr": 1e-2, "progress": False, "device": device}
     train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
     return train(model, guide(model), data, **usual | settings)
-
-
-def on(value: Any, device: str) -> Any:
-    return value.to(device) if isinstance(value, Tensor | nn.Module) else value
 
 
 def same(there: Tensor, here: Tensor) -> None:
@@ -161,19 +153,6 @@ def test_draws_of_every_prior(prior: str) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "guide",
-    [
-        lambda m: guides.ConcreteDropout(m, rate_prior=dist.Beta(2.0, 8.0)),
-        lambda m: guides.SparseDropout(m, rate_prior=dist.LogNormal(-2.0, 1.0)),
-    ],
-    ids=["concrete", "sparse"],
-)
-def test_a_distribution_of_rates(guide: Any) -> None:
-    both(small, guide, engine="traced")
-
-
-@pytest.mark.few(1)
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_every_likelihood(name: str) -> None:
     likelihood, outputs, summaries = LIKELIHOODS[name]
@@ -224,89 +203,6 @@ def test_replicates(guide: str) -> None:
         same(of_device.predict(X, 2).mean, other.predict(X, 2).mean)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("settings", [{"optimizer": torch.optim.SGD, "lr": 1e-4}, {"kl_weight": 0.3}], ids=str)
-def test_settings(settings: dict[str, Any]) -> None:
-    both(small, guides.MeanField, engine="traced", **settings)
-
-
-def test_closed_form_moments() -> None:
-    there, here = both(small, lambda model: guides.BernoulliDropout(model, 0.3, mask_input=False))
-    got, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
-    same(got.mean, other.mean)
-    same(got.variance, other.variance)
-
-
-def test_whole_numbers_with_a_standardisation() -> None:
-    """As of MNIST: labels on the CPU, which are checked in the units of the network."""
-    data = Dataset(IMAGES.flatten(1), LABELS, inputs=Standardize(), targets=Standardize())
-    both(
-        lambda: models.MLP([64, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()),
-        guides.MeanField,
-        data,
-        engine="traced",
-    )
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("guide", ["MeanField", "LowRank"])
-def test_simulation_based_calibration(guide: str) -> None:
-    def ranked(device: str) -> Any:
-        model = models.MLP([3, 6, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(),
-                           likelihood=likelihoods.Gaussian(4.0))  # fmt: skip
-        return sbc(model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False)
-
-    there, here = ranked(NAME), ranked("cpu")
-    for name, ranks in here.ranks.items():
-        assert int((there.ranks[name] - ranks).abs().max()) <= 1, name
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("engine", ENGINES)
-def test_interrupted_and_continued(engine: str, tmp_path: Path) -> None:
-    whole = fitted(NAME, small, guides.MeanField, engine=engine, steps=5)
-    for steps in (2, 5):
-        rest = fitted(NAME, small, guides.MeanField, engine=engine, steps=steps, checkpoint=tmp_path / "state")
-    same(rest.history, whole.history.cpu())
-    whole.save(tmp_path / "fit.safetensors")
-    model = small()
-    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.MeanField(model), device=NAME)
-    same(again.predict(X, 3).mean, whole.predict(X, 3).mean.cpu())
-
-
-@pytest.mark.more
-def test_a_trained_network() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
-    readings = [
-        pyrodrop.read(
-            copy.deepcopy(net).to(device),
-            X.to(device),
-            likelihood=likelihoods.Gaussian(4.0),
-            weight_decay=1e-4,
-            num_data=20,
-        )
-        for device in (NAME, "cpu")
-    ]
-    got, other = (reading.predict(X, 3) for reading in readings)
-    same(got.mean, other.mean)
-    fits = [
-        pyrodrop.fit(r.model, r.guide, (X, Y), steps=3, device=d) for r, d in zip(readings, (NAME, "cpu"), strict=True)
-    ]
-    same(fits[0].history, fits[1].history)
-
-
-@pytest.mark.more
-def test_a_recipe() -> None:
-    """Of a table that is on the device, with ridge regression beside it."""
-    runs = [
-        pyrodrop.recipes.regressor((X.to(device), Y.to(device))).fit(steps=5, device=device, progress=False)
-        for device in (NAME, "cpu")
-    ]
-    same(runs[0].history, runs[1].history)
-    same(*(run.predict(X.to(run.data.x.device), 3).mean.cpu() for run in runs))
-
-
 @pytest.mark.more
 @pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
 def test_samples(kernel: Any) -> None:
@@ -330,14 +226,6 @@ def test_samples(kernel: Any) -> None:
         assert got.samples[name].shape == values.shape
         same(got.samples[name][0, 0], values[0, 0])
     assert torch.isfinite(got.predict(X, 4).mean).all()
-
-
-@pytest.mark.more
-def test_a_network_that_prunes() -> None:
-    there = fitted(NAME, lambda: small(_quiet(priors.LogUniform)), guides.SparseDropout)
-    assert (
-        torch.isfinite(there.compress().network(X)).all() if hasattr(there.compress(), "network") else there.compress()
-    )
 
 
 @pytest.mark.more

@@ -126,11 +126,3 @@ def test_members_of_an_ensemble_start_apart_and_all_learn() -> None:
     counts = torch.stack([(weights == m).all(-1).all(-1).sum() for m in last])
     assert sorted(counts.tolist()) == [2, 2, 3, 3]
     torch.testing.assert_close(ensemble.mean()["weight"], torch.stack(last).mean(0))
-
-
-def test_dropconnect_drops_weights_one_by_one() -> None:
-    model = models.from_module(nn.Linear(5, 50), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    w = guides.DropConnect(model, 0.5).draw(200)["weight"]
-    columns = (w == 0).double().mean(1)
-    assert 0.45 < float(columns.mean()) < 0.55
-    assert float(columns.std()) < 0.1, "no column goes as a whole"

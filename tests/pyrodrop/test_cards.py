@@ -38,14 +38,6 @@ def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_i
     assert "tensor" not in text
 
 
-def test_a_fit_without_a_batch_size_has_a_card() -> None:
-    """As a reading, which was not trained."""
-    run = fitted()
-    run.settings = {"steps": 0, "num_data": 30}
-    assert "30 rows" in repr(run)
-    assert "batches" not in repr(run)
-
-
 def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
     """`describe` is the repr, also of a subclass of the user's and within a module of torch."""
     model = models.MLP([1, 6, 1], prior=priors.Gaussian(0.5), likelihood=likelihoods.Gaussian(4.0))

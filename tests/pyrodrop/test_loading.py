@@ -148,16 +148,6 @@ def test_what_is_not_in_the_file_is_asked_for_by_name(tmp_path: Path) -> None:
         pyrodrop.Fit.load(run.save(path))
 
 
-@pytest.mark.parametrize("guide", [guides.SparseDropout, guides.LogNormalDropout, guides.VariationalDropout])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_arguments_and_dtypes_come_from_the_file(guide: Any, dtype: torch.dtype, tmp_path: Path) -> None:
-    model = mlp({"layers.0.*": priors.LogUniform(), "*": priors.LogUniform()}).to(dtype)
-    run = pyrodrop.fit(model, guide(model), (X.to(dtype), Y.to(dtype)), steps=1, engine="pyro", progress=False)
-    again = pyrodrop.Fit.load(run.save(tmp_path / "fit"))
-    assert torch.equal(again.predict(X.to(dtype), 4).f, run.predict(X.to(dtype), 4).f)
-    assert repr((again.model, again.guide)) == repr((run.model, run.guide))
-
-
 CHANGES: dict[str, Any] = {
     "of a class that is no part": lambda made: made["model"].update(part="os.system"),
     "of another class": lambda made: made["model"].update(part="pyrodrop.priors.Gaussian"),

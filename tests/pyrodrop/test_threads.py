@@ -190,16 +190,6 @@ def test_a_handler_in_another_thread_is_waited_for() -> None:
         other.result(60)
 
 
-def test_the_same_thread_may_look_and_even_train() -> None:
-    seen = []
-
-    def look(fit: pyrodrop.Fit, epochs: int) -> None:
-        seen.append((float(fit.predict(X, 4).mean.sum()), fit.elbo(2).value, fitted(2).losses))
-
-    assert torch.equal(fitted(4, after_epoch=look).history, fitted(4).history)
-    assert len(seen) == 4
-
-
 def test_a_training_that_fails_leaves_the_others_free() -> None:
     def fail(*_: Any) -> None:
         raise KeyError("no")
@@ -280,16 +270,3 @@ class Meeting(nn.Module):
 def met(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any], noise: float = 0.0) -> models.NetworkModel:
     monkeypatch.setattr(Meeting, "meanwhile", staticmethod(meanwhile))
     return models.from_module(Meeting(noise), priors.Gaussian(), likelihoods.Gaussian(4.0))
-
-
-def test_plain_networks_of_other_threads_run_while_a_guide_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torch.fx`, which looks for the first layer, replaces the calls of all modules."""
-    plain = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
-    guide = guides.BernoulliDropout(met(monkeypatch, lambda: plain(X)), 0.1, mask_input=False)
-    assert {name: float(rate) for name, rate in guide.rates().items()} == {"last.weight": pytest.approx(0.1)}
-
-
-def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    met(monkeypatch, lambda: torch.rand(3)).properties(X)
-    with pytest.raises(ValueError, match="draws random numbers itself"):
-        met(monkeypatch, lambda: torch.rand(3), noise=0.1).properties(X)

@@ -17,7 +17,6 @@ import pytest
 
 from pyrodrop import data
 from pyrodrop.data.download import data_file
-from pyrodrop.data.tables import TABLES
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -123,15 +122,6 @@ def test_what_is_not_the_data_never_enters_the_cache(
     with pytest.raises(ValueError, match=r"and was not kept; it may be the page of a network.*set PYRODROP_DATA"):
         load()
     assert files(tmp_path) == []
-
-
-def test_a_file_without_a_known_hash_is_checked_when_it_is_read(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.content = PORTAL
-    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(url=f"{server.url}/year"))
-    with pytest.raises(ValueError, match=f"{tmp_path}/uci/year/.*is not the archive.*remove it and try again"):
-        data.uci("year")
 
 
 @pytest.mark.parametrize("name", ["gal2016", "foong2020", "uci"])

@@ -57,16 +57,6 @@ def test_numbers_are_standardised_and_indicators_are_not() -> None:
     np.testing.assert_allclose(data.targets(data.y)[:, 0], (price - price.mean()) / price.std(), atol=1e-5)
 
 
-def test_standardisation_is_as_asked() -> None:
-    none = dataset(standardise=False)
-    assert (none.inputs, none.targets) == (None, None)
-    only = dataset(standardise=["age"])
-    assert only.targets is None
-    assert only.inputs is not None
-    np.testing.assert_allclose(only.inputs.loc, [DF["age"].mean(), 0, 0, 0, 0, 0], rtol=1e-6)
-    np.testing.assert_allclose(only.inputs.scale, [DF["age"].std(ddof=0), 1, 1, 1, 1, 1], rtol=1e-6)
-
-
 def test_codes_are_the_places_of_sorted_values() -> None:
     data = Dataset.from_frame(DF, ["tax", "price"], categories=["kind", "rooms"], encode="codes")
     numbers, codes = data.x
@@ -115,20 +105,6 @@ def test_text_bools_and_named_numbers_as_target_are_class_labels() -> None:
     rooms = Dataset.from_frame(DF, "rooms", categories=["kind", "rooms"])
     np.testing.assert_array_equal(rooms.y.numpy(), DF["rooms"] - 1)
     assert Dataset.from_frame(DF, "rooms", categories=["kind"]).y.dtype == torch.float32
-
-
-def test_nullable_columns_are_those_of_numpy() -> None:
-    nullable = DF.astype(
-        {"age": "Float64", "rooms": "Int64", "member": "boolean", "kind": "string", "price": "Float32"}
-    )
-    got, want = (
-        Dataset.from_frame(df.drop(columns="tax"), "price", categories=["kind"])
-        for df in (nullable, DF.astype({"price": "float32"}))
-    )
-    assert got.columns.words() == want.columns.words()  # type: ignore[union-attr]
-    assert got.fingerprint == want.fingerprint
-    assert Dataset.from_frame(nullable, "kind").columns.classes == ("a", "b", "c")  # type: ignore[union-attr]
-    assert Dataset.from_frame(nullable, "member", categories=["kind"]).columns.classes == (False, True)  # type: ignore[union-attr]
 
 
 def polars_of(frame: pd.DataFrame) -> Any:

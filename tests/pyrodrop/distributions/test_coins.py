@@ -99,25 +99,6 @@ def test_masks_of_a_stack_are_independent(axis: int) -> None:
     assert stats.chisquare(counts.numpy(), expected.numpy() * float(counts.sum() / expected.sum())).pvalue > 1e-5
 
 
-@pytest.mark.parametrize("layout", ["a row", "a column", "one entry", "transposed", "every second", "a scalar"])
-def test_the_memory_layout_of_the_rates_does_not_matter(layout: str) -> None:
-    many = torch.linspace(0.05, 0.95, 64).reshape(8, 8)
-    rates = {
-        "a row": many[:1, :4].expand(3, 4),
-        "a column": many[:3, :1].expand(3, 4),
-        "one entry": many[:1, 5:6].expand(3, 4),
-        "transposed": many[:4, :3].T,
-        "every second": many[:6:2, :8:2],
-        "a scalar": torch.tensor(0.3).expand(3, 4),
-    }[layout]
-    torch.manual_seed(2)
-    strided = coins(rates, (20_000, 3, 4))
-    torch.manual_seed(2)
-    assert torch.equal(strided, coins(rates.contiguous(), (20_000, 3, 4)))
-    z = (strided.mean(0) - rates) / (rates * (1 - rates) / 20_000).sqrt()
-    assert float(z.abs().max()) < 4.5
-
-
 def test_vmap_decides_about_randomness() -> None:
     keep, over = torch.tensor(0.5), torch.zeros(3)
     draws = torch.vmap(lambda z: z + coins(keep, (100,)), randomness="different")(over)

@@ -369,24 +369,6 @@ def test_a_precision_has_a_gradient_in_any_unit_of_y(unit: float) -> None:
     torch.testing.assert_close(likelihood.precision_unconstrained.grad, (1 - torch.tensor([4.0, 4 / 9])) / 2)
 
 
-@pytest.mark.parametrize("make", [likelihoods.Gaussian, likelihoods.LogNormal])
-def test_a_learned_number_starts_every_column_of_a_table(make: Any) -> None:
-    """It is one number for one column, for images, and where it is not learned."""
-    y = torch.rand(6, 4) + 0.1
-    for rows, want in ((y, 4 * [0.3]), (y[:, :1], 0.3), (y[:, 0], 0.3), (y.reshape(6, 1, 2, 2), 0.3)):
-        likelihood = make(0.3, learned=True)
-        likelihood.start(rows)
-        torch.testing.assert_close(getattr(likelihood, likelihood.parameter).detach(), torch.tensor(want))
-        likelihood.start(rows)
-        assert not likelihood.unknown
-    fixed = make(0.3)
-    fixed.start(y)
-    assert getattr(fixed, fixed.parameter).shape == ()
-    censored: Any = likelihoods.Censored(make(0.3, learned=True))
-    censored.start(torch.cat([y, y], 1))
-    assert getattr(censored.likelihood, censored.likelihood.parameter).shape == (4,)
-
-
 @pytest.mark.parametrize("name", DISPERSED)
 def test_a_list_has_a_number_for_every_column(name: str) -> None:
     case, z, numbers = CASES[name], torch.cat([outputs(), outputs().flip(0)], 1), [0.7, 0.3]

@@ -115,12 +115,6 @@ def test_a_nan_in_the_last_step_is_found_without_a_checkpoint(monkeypatch: pytes
         pyrodrop.fit(*made, (X, Y), steps=4, optimizer=torch.optim.SGD, **PYRO)
 
 
-def test_the_first_step_is_saved_too(tmp_path: Path) -> None:
-    for state in (tmp_path / "one", pyrodrop.Checkpoint(tmp_path / "two", every=1)):
-        pyrodrop.fit(*parts(), (X, Y), steps=1, checkpoint=state, **PYRO)
-    assert [len(read_tensors(tmp_path / name)[0]["history"]) for name in ("one", "two")] == [1, 1]
-
-
 def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
     training = pyrodrop.Training(*root(), (X, X - 3), engine="traced", batch_size=7, lr=0.05)
     training.advance(5)
@@ -132,11 +126,6 @@ def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
     training.load_state(good)
     assert training.steps_done == 5
     assert torch.equal(training.state()["history"], good["history"])
-
-
-def test_replicates_say_which_of_them_failed_first() -> None:
-    with pytest.raises(FloatingPointError, match=r"All 2 replicates failed, replicate \d first"):
-        pyrodrop.fit_replicates(*root(), (X, X - 3), count=2, steps=200, lr=0.05, batch_size=7, engine="traced")
 
 
 def half(name: str) -> float:
@@ -152,13 +141,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # what changes in parts(...), in the options, and words of the message
     "activation": ({"activation": "tanh"}, {}, "model.activation is relu there and tanh here"),
     "activation by a function": ({"activation": lambda x: x.relu()}, {}, "there and activation is the function <lambda>"),
-    "prior": ({"prior": priors.Gaussian(2.0)}, {}, "prior.scale is None there and 2.0 here"),
     "likelihood": ({"precision": 11.0}, {}, "model.likelihood.precision is 10.0 there and 11.0 here"),
-    "theta": ({"theta": 0.1}, {}, "guide.theta is 0.0 there and 0.1 here"),
     "drop rate": ({"drop_rate": 0.3}, {}, "guide.drop_rate is 0.2 there and 0.3 here"),
-    "drop rates": ({"drop_rate": {"layers.0.weight": 0.2, "*": 0.3}}, {}, r"drop_rate \(values\) is float64 \[2\] .* there"),
     "estimator": ({}, {"estimator": "local"}, "estimator is shared there and local here"),
-    "batch_size": ({}, {"batch_size": 5}, "batch_size is 7 there and 5 here"),
     "seed": ({}, {"seed": 1}, "seed is 0 there and 1 here"),
     "data": ({}, {"data": (X, Y + 1)}, r"data is \w{32} \(20 rows\) there and \w{32} \(20 rows\) here"),
     "dtype of data": ({}, {"data": (X, Y.double())}, "data.y.dtype is float32 there and float64 here"),
@@ -169,7 +154,6 @@ TAKEN: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"lr_schedule": schedules.cosine(10)}, r"lr_schedule is falling there and cosine\(steps=10\) here"),
     "kl_weight": ({"kl_weight": 1.0}, r"kl_weight is linear\(epochs=9, start=0.0, after=0.0\) there and 1.0 here"),
     "optimizer": ({"optimizer": torch.optim.SGD}, "of an optimizer whose state has other entries: it begins anew"),
-    "amsgrad": ({"optimizer": functools.partial(torch.optim.Adam, amsgrad=True)}, "it begins anew"),
     "its settings": (
         {"optimizer": functools.partial(torch.optim.Adam, fused=True, eps=1e-6)},
         r"optimizer is Adam\(fused=True\) there and Adam\(fused=True, eps=1e-06\) here",
@@ -213,34 +197,6 @@ def test_other_settings_of_the_training_are_taken_as_the_log_says(
     assert re.search(words, caplog.text)
     assert torch.equal(more.history[:3], read_tensors(saved)[0]["history"])
     assert not torch.equal(more.guide.loc["layers.0.weight"], read_tensors(saved)[0]["parameter.loc.layers.0.weight"])  # type: ignore[attr-defined]
-
-
-def test_another_rate_and_schedule_take_the_steps_that_they_say(tmp_path: Path) -> None:
-    """Of SGD without momentum, whose step is the rate times the gradient: against a run that had the other rate there."""
-    changed = {"lr": 0.02, "lr_schedule": None, "optimizer": torch.optim.SGD}
-    run(tmp_path / "state", 3, **changed)
-    more = run(tmp_path / "state", 6, **{**changed, "lr": 0.01, "lr_schedule": lambda step: 0.5})
-    whole = run(tmp_path / "whole", 6, **{**changed, "lr_schedule": lambda step: 1.0 if step < 3 else 0.25})
-    assert torch.equal(more.history, whole.history)
-
-
-def test_more_steps_are_no_warning(saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "state").write_bytes(saved.read_bytes())
-    caplog.set_level("INFO", "pyrodrop")
-    run(tmp_path / "state", 4)
-    assert [(r.levelname, r.message.split(": ")[1]) for r in caplog.records if "continues" in r.message] == [
-        ("INFO", "steps is 3 there and 4 here")
-    ]
-
-
-def test_a_smaller_rate_goes_on_from_the_last_finite_state(tmp_path: Path) -> None:
-    """What the message of a failure proposes."""
-    every = pyrodrop.Checkpoint(tmp_path / "state", every=4)
-    with pytest.raises(FloatingPointError, match="the same call with another lr continues from there"):
-        pyrodrop.fit(*root(), (X, X - 3), steps=200, lr=0.05, engine="pyro", checkpoint=every)
-    done = len(read_tensors(every.path)[0]["history"])
-    fit = pyrodrop.fit(*root(), (X, X - 3), steps=done + 4, lr=1e-5, engine="pyro", checkpoint=every)
-    assert len(fit.history) == done + 4
 
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
@@ -306,21 +262,6 @@ def test_members_that_no_step_has_drawn_yet_go_on(tmp_path: Path) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     whole, parts = run(60), run(60, checkpoint=tmp_path / "c")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Path) -> None:
-    """auto chooses by the number of all steps: 400 are worth a trace, the last 50 of them are too."""
-    state = pyrodrop.Checkpoint(tmp_path / "state", every=50)
-    options: dict[str, Any] = {"checkpoint": state, "engine": "auto", "batch_size": 7}
-
-    def stop(fit: pyrodrop.Fit, epoch: int) -> None:
-        if len(fit.history) >= 350:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pyrodrop.fit(*parts(), (X, Y), steps=400, after_epoch=stop, **options)
-    rest = pyrodrop.fit(*parts(), (X, Y), steps=400, **options)
-    assert rest.settings["engine"] == "traced"
 
 
 def test_arguments_of_a_program_are_known_by_their_values() -> None:

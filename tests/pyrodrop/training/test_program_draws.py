@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import pyro
@@ -157,11 +156,6 @@ def in_order(y: Tensor | None, first: Tensor | None = None) -> None:
     pyro.sample("after", dist.Normal(before, 1.0), obs=torch.tensor(0.0))
 
 
-def hidden_states(y: Tensor) -> None:
-    loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
-    pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, 1.0)), obs=y)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("num_samples", [3, 40])  # by calls, and recorded
 def test_what_was_not_asked_for_need_not_be_drawn(num_samples: int) -> None:
@@ -179,13 +173,6 @@ def test_what_was_not_asked_for_need_not_be_drawn(num_samples: int) -> None:
     theirs = Predictive(in_order, guide=fit.guide, num_samples=400)(**data)["scale"]
     ours = fit.predict(num_samples=400, sites=["scale"])["scale"]
     assert abs(float(ours.mean() - theirs.mean())) < 4.5 * float((ours.var() + theirs.var()) / 400) ** 0.5
-
-
-def test_a_hidden_markov_model_without_duration_has_latent_sites() -> None:
-    fit = pyrodrop.fit(hidden_states, AutoNormal(hidden_states), {"y": Y}, steps=5)
-    with pytest.raises(ValueError, match=r"'y' cannot be drawn from its DiscreteHMM distribution \(without duration\)"):
-        fit.predict(num_samples=3)
-    assert fit.predict(num_samples=3, sites=["loc"])["loc"].shape == (3, 2)
 
 
 def test_deterministic_values_in_plates_are_those_of_predictive() -> None:
@@ -212,14 +199,6 @@ def test_deterministic_values_in_plates_are_those_of_predictive() -> None:
     torch.testing.assert_close(ours["double"], 2 * ours["y"])
 
 
-def test_a_program_is_drawn_within_a_handler() -> None:
-    fit = fitted(line, AutoNormal(line))
-    with poutine.trace() as around:
-        drawn = fit.predict(num_samples=3)
-    assert not around.trace.nodes
-    assert torch.equal(drawn["y"], fit.predict(num_samples=3)["y"])
-
-
 def test_programs_of_x_and_y() -> None:
     def model(x: Tensor, y: Tensor | None = None) -> Any:
         return logistic(x[:, 0], y)
@@ -243,28 +222,3 @@ def test_what_a_program_does_not_have() -> None:
         fit.predict({"y": Y}, sites=["y"])
     with pytest.raises(ValueError, match="names of the arguments in training, x, y; got x"):
         fit.elbo(2, {"x": X})  # the ELBO of what?
-
-
-COUNTS: dict[str, Any] = {
-    "gamma-Poisson": lambda slope, x: dist.GammaPoisson(2.0, (-slope * x).exp()),
-    "Poisson": lambda slope, x: dist.Poisson((slope * x).exp()),
-    "categorical": lambda slope, x: dist.Categorical(logits=torch.stack([slope * x, -slope * x], -1)),
-    "in place": lambda slope, x: dist.Poisson(torch.ones(12).add_((slope * x).exp())),  # which vmap refuses
-}
-
-
-@pytest.mark.few(2)
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", COUNTS)
-def test_what_cannot_be_mapped_is_said_in_words_of_this_package(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    def counts(x: Tensor, y: Tensor | None = None) -> Any:
-        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(x)):
-            return pyro.sample("y", COUNTS[name](slope, x), obs=y)
-
-    y = torch.arange(12) % 2
-    fit = pyrodrop.fit(counts, AutoNormal(counts), {"x": X, "y": y if name == "categorical" else y.float()}, steps=2)
-    with caplog.at_level("INFO", "pyrodrop"):
-        assert fit.predict(num_samples=40)["y"].shape == (40, 12)
-    assert "the program is called for every draw: " in caplog.text
-    assert not re.search("vmap|aten|randomness", caplog.text)

@@ -10,7 +10,6 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
@@ -92,46 +91,13 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
     assert [e for e, _, _ in seen] == list(range(2, looks + 1)), "going on, the epoch that was just done is seen again"
 
 
-@pytest.mark.slow
-def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
-    """K weights seen through little noise, w ~ N(0, v), v ~ InverseGamma(a, b).
-
-    Then v | w ~ InverseGamma(a + K/2, b + |w|^2 / 2).
-    """
-    k, a, b = 60, 2.0, 1.0
-    w = 1.5 * torch.randn(k, generator=torch.Generator().manual_seed(4))
-    net = nn.Linear(k, 1, bias=False)
-    prior = priors.ARD("layer", dist.InverseGamma(a, b))
-    model = models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(1e4))
-    guide = guides.MeanField(model)
-    rate = lambda name: 0.1 if "hyper" in name else 0.03  # noqa: E731
-    fit = pyrodrop.fit(
-        model, guide, (torch.eye(k), w[:, None]), steps=4000, lr=rate, lr_schedule=lambda t: (1 - t / 4000) ** 2
-    )
-    loc = float(fit.guide.hyper_loc["weight_prior_variance"].detach())  # type: ignore[attr-defined]
-    sd = float(fit.guide.hyper_log_scale["weight_prior_variance"].detach().exp())  # type: ignore[attr-defined]
-    exact = torch.distributions.InverseGamma(a + k / 2, b + w.square().sum() / 2).sample((200_000,)).log()
-    assert loc == pytest.approx(float(exact.mean()), abs=0.05)
-    assert sd == pytest.approx(float(exact.std()), rel=0.15)
-
-
-def test_a_hyperprior_without_its_factor_is_named() -> None:
-    model, _ = parts(priors.ARD("layer", dist.HalfCauchy(1.0)))
-    plain, _ = parts()
-    with pytest.raises(ValueError, match="'layers.0.weight_prior_variance' has shape .* does not exist"):
-        pyrodrop.fit(model, guides.MeanField(plain), (X, Y), steps=1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"temperature": 2.0}, "no argument 'temperature'; here it is kl_weight"),
-        ({"schedule": lambda step: 1.0}, "no argument 'schedule'; here it is lr_schedule"),
         ({"stpes": 3}, r"fit\(\) has no argument 'stpes'; did you mean 'steps'"),
-        ({"batchsize": 3}, "no argument 'batchsize'; did you mean 'batch_size'"),
         ({"xyz": 3}, "no argument 'xyz'$"),
         ({"memory": 1e6}, r"no argument 'memory'; it belongs to fit_replicates\(model, guide, data, count=...\)"),
-        ({"replicates": 2}, r"no argument 'replicates'; it belongs to fit_replicates"),
     ],
 )
 def test_arguments_of_another_name(arguments: dict[str, Any], words: str) -> None:
