@@ -262,24 +262,6 @@ def test_every_program(name: str, moved: bool) -> None:
     same(*histories)
 
 
-def test_a_program_on_the_cpu_where_new_tensors_are_elsewhere() -> None:
-    """As after ``torch.set_default_device("cuda")``."""
-
-    def program(x: Tensor, y: Tensor) -> None:
-        slopes = pyro.sample("slopes", dist.Normal(torch.zeros(3), 1.0).to_event(1))
-        with pyro.plate("rows", len(x)):
-            pyro.sample("y", dist.Normal(x @ slopes, torch.ones(())), obs=y)
-
-    def history() -> Tensor:
-        pyro.clear_param_store()
-        guide, data = AutoNormal(program), {"x": X, "y": Y[:, 0]}
-        return pyrodrop.fit(program, guide, data, steps=4, engine="traced", device="cpu").history
-
-    with torch.device(NAME):
-        there = history()
-    assert torch.equal(there, history())
-
-
 def test_a_tensor_that_is_made_elsewhere_raises() -> None:
     """The mistakes that this file looks for: factories without a device, in the draws and the regulariser of a posterior."""
     good = {"draw": lambda loc, e: loc * e, "regularizer": lambda loc: loc.square().sum()}
@@ -296,12 +278,3 @@ def test_a_tensor_that_is_made_elsewhere_raises() -> None:
         fitted("cpu", small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
         with pytest.raises(Exception, match=r"two devices"):
             fitted(NAME, small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
-
-
-def test_priors_that_fit() -> None:
-    """Of a model and of data on the device, found on the CPU, with a scale per column of x."""
-    here = priors.from_gp(small(), (X, Y))
-    there = priors.from_gp(small().to(NAME), (X.to(NAME), Y.to(NAME)))
-    assert there.evidence == pytest.approx(here.evidence, rel=1e-6)
-    assert {value.device.type for value in there.model.state_dict().values()} == {NAME}
-    both(lambda: here.model, guides.MeanField)

@@ -235,16 +235,6 @@ def test_a_minibatch_is_an_unbiased_part_of_all_rows() -> None:
     assert math.isfinite(of_batches.elbo(3).value)
 
 
-def test_anchors_are_the_mean_of_the_prior() -> None:
-    """With noise that drowns y the posterior of the last layer is its prior, around the anchor."""
-    model = model_of(prior=priors.Anchored(0.5), likelihood=likelihoods.Gaussian(1e-12))
-    guide = guides.ExactLastLayer(model, guides.Point)
-    guide.condition_on(X, Y)
-    anchor = model.priors["layers.2.weight"].for_site("layers.2.weight", model.weight_sites()["layers.2.weight"]).mean
-    torch.testing.assert_close(guide.mean()["layers.2.weight"], anchor)
-    assert float(guide.draw(2000)["layers.2.weight"].std(0).mean()) == pytest.approx(0.5, rel=0.05)
-
-
 def test_saved_and_trained_as_others(tmp_path: Path) -> None:
     """A file restores predictions by itself and into a new guide; engines and replicates train alike."""
     fit = fitted(guides.MeanField, bias=True, engine="pyro")

@@ -164,10 +164,6 @@ def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     assert q.constant_left_out != type_a.constant_left_out, "another constant, so that ELBOs are not compared"
 
 
-def network(hidden: int = 20) -> models.NetworkModel:
-    return models.MLP([6, hidden, 1], "tanh", prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
-
-
 def data(count: int = 400, f: Any = lambda a: torch.sin(2 * a)) -> tuple[Tensor, Tensor]:
     """y depends on the first two of six inputs."""
     x = torch.randn(count, 6, generator=torch.Generator().manual_seed(3))
@@ -224,11 +220,3 @@ def test_masks_by_hand() -> None:
     ratio = guide.rates()["0.weight"] ** -0.5
     assert float(ratio[0]) > 100
     assert float(ratio[1]) == pytest.approx(1 / 3, rel=0.05)
-
-
-@pytest.mark.parametrize(("low", "high", "start"), [(-20.0, 0.0, 0.0), (-20.0, 80.0, 0.0), (-3.0, -1.0, -1.0)])
-def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float) -> None:
-    guide = guides.LogNormalDropout(network(), low=low, high=high)
-    assert bool((guide.noise_loc["layers.0.weight"] == start).all())
-    drawn = guide.draw(50)["layers.0.weight"] / guide.loc["layers.0.weight"]
-    assert float((drawn.log() - start).abs().max()) < 0.05

@@ -11,7 +11,6 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from scipy import stats
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -83,17 +82,6 @@ def test_the_elbo_has_not(name: str) -> None:
         drawn = DrawnTerms(network, of, whole=True)
         terms.append(float(drawn.terms(drawn.drawn(X, Y), X, Y).loss.detach()))
     assert terms[0] == terms[1]
-
-
-@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
-def test_it_is_in_the_losses_of_pyro(loss: Any) -> None:
-    name = "variational B"
-    network, guide, plain = made(name)
-    values = []
-    for of in (guide, plain):
-        torch.manual_seed(0)
-        values.append(loss().loss(network, of, X, Y))
-    assert values[0] - values[1] == pytest.approx(penalty(name, guide), rel=1e-3, abs=1e-3)
 
 
 def test_objective_and_elbo_of_a_fit() -> None:

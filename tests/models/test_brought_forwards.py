@@ -164,16 +164,6 @@ def test_what_a_network_does_in_training_alone_is_refused(
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
 
-def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
-    def paired(net: Forward, h: Tensor) -> Tensor:
-        return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if net.training else h
-
-    model = brought(Forward(paired))
-    assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
-    with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
-        pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, batch_size=6, estimator="local")
-
-
 class InPlace(nn.Module):
     """Adds the output of one layer to that of another in place, which torch.vmap cannot do if the second alone is drawn."""
 

@@ -142,17 +142,6 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
         brought(Raw(), input_axes={"w": 2})
 
 
-class Casts(nn.Module):
-    """A network that casts to 16 bits by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4).half()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.half()).float()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
     """As those of the network's float32 copy, which a loop by hand trains; buffers, fixed layers and tied weights too."""
@@ -180,17 +169,6 @@ def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: p
     for name, value in net.state_dict().items():
         assert value.dtype == before[name].dtype
         assert torch.equal(value, before[name])
-
-
-def test_a_forward_that_casts_to_16_bits_is_refused_with_the_reason() -> None:
-    model = brought(Casts())
-    with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-    with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
-        pyrodrop.read(
-            nn.Sequential(nn.Dropout(0.5), Casts()), X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(),
-            num_data=30,
-        )  # fmt: skip
 
 
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:

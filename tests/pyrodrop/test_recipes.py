@@ -240,34 +240,7 @@ class Logistic(likelihoods.Likelihood):
         return dist.TransformedDistribution(dist.Normal(output, 1.0), [SigmoidTransform()]).to_event(1)
 
 
-class ZeroInflated(likelihoods.Likelihood):
-    """The likelihood of docs/likelihoods.md."""
-
-    def forward(self, output: Tensor, targets: Any) -> Any:
-        log_rate, logit = output.chunk(2, -1)
-        return dist.ZeroInflatedPoisson(log_rate.exp(), gate_logits=logit).to_event(1)
-
-    def location(self, output: Tensor, targets: Any) -> Tensor:
-        return self(output, targets).mean
-
-    def outputs(self, targets: int) -> int:
-        return 2 * targets
-
-
-class Squared(likelihoods.Likelihood):
-    """Of no use for outputs of exactly 0, which no network has."""
-
-    def outputs(self, targets: int) -> int:
-        return 2 * targets
-
-    def forward(self, output: Tensor, targets: Any) -> Any:
-        return dist.Normal(output[..., :1], output[..., 1:].square()).to_event(1)
-
-
 def test_a_likelihood_without_a_mixture_is_refused_before_training() -> None:
-    assert recipes.regressor((X, Y), likelihood=Squared()).model.likelihood.outputs(1) == 2
-    recipe = recipes.regressor((X, LABELS), likelihood=ZeroInflated())
-    assert recipe.fit(members=1, steps=5, **QUICK).predict(X, 10).log_density(LABELS[:, None]).shape == (60,)
     with pytest.raises(
         TypeError, match="likelihood must have a distribution .* mixture; got Logistic: TransformedDistr"
     ):

@@ -190,15 +190,6 @@ def test_a_handler_in_another_thread_is_waited_for() -> None:
         other.result(60)
 
 
-def test_a_training_that_fails_leaves_the_others_free() -> None:
-    def fail(*_: Any) -> None:
-        raise KeyError("no")
-
-    assert isinstance(in_a_thread(lambda: fitted(3, after_epoch=fail)), KeyError)
-    assert isinstance(in_a_thread(lambda: fitted(0)), ValueError)
-    assert len(fitted(2).history) == 2
-
-
 class Leaving(nn.Module):
     """A network that, once asked to, leaves a handler on Pyro's stack and raises an error."""
 

@@ -99,18 +99,6 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
     assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
 
 
-@pytest.mark.parametrize("value", [0.1, 1e6 + 0.1])
-def test_a_constant_column_is_only_centred(value: float) -> None:
-    """Its mean in float32 is another number, and its standard deviation is not 0."""
-    column = torch.full((1000, 1), value)
-    assert float(column.std(0, correction=0)) > 0
-    scaling = data.Dataset(torch.cat([column, torch.arange(1000.0)[:, None]], 1), column).standardized()
-    for each in (scaling.inputs, scaling.targets):
-        assert each is not None
-        assert float(each.loc[0]) == float(column[0])
-        assert float(each.scale[0]) == 1
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("value", [0.1, 1000.1, 1.6e9])
 def test_rounding_errors_are_not_blown_up(value: float, sign: int) -> None:

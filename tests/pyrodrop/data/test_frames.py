@@ -188,22 +188,6 @@ def test_whole_numbers_that_float64_rounds_together_are_refused() -> None:
     np.testing.assert_allclose(data.inputs(data.x)[:, place].numpy(), want, atol=1e-4)
 
 
-def test_a_split_is_standardised_by_its_training_rows() -> None:
-    split = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
-    assert (len(split.train), len(split.test)) == (30, 10)
-    ages = np.concatenate([split.train.x[:, 0].numpy(), split.test.x[:, 0].numpy()])
-    np.testing.assert_array_equal(np.sort(ages), np.sort(DF["age"].to_numpy(np.float32)))
-    for part in (split.train, split.test):
-        assert part.inputs is not None
-        assert part.targets is not None
-        np.testing.assert_allclose(part.inputs.loc[0], split.train.x[:, 0].mean(), rtol=1e-5)
-        np.testing.assert_allclose(part.targets.scale, split.train.y.std(0, correction=0), rtol=1e-4)
-    again = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
-    assert torch.equal(again.test.y, split.test.y)
-    other = Split.from_frame(DF, "price", test=0.25, seed=4, categories=["kind"])
-    assert not torch.equal(other.test.y, split.test.y)
-
-
 class Embedded(nn.Module):
     """A table of vectors beside the numbers."""
 

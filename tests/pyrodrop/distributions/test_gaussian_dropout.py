@@ -109,13 +109,6 @@ def test_a_rate_gets_its_gradient_through_the_relaxed_mask() -> None:
     torch.testing.assert_close(logit.grad, -r * (1 - r), rtol=0.05, atol=0)
 
 
-def test_relaxed_log_prob_is_minus_the_entropy_in_the_mean() -> None:
-    rate = torch.tensor([0.1, 0.4])
-    q = RelaxedBernoulliMixture(torch.ones(3, 2), torch.logit(rate), temperature=0.01)
-    entropy = -(rate * rate.log() + (1 - rate) * (1 - rate).log()).sum()
-    torch.testing.assert_close(q.log_prob(q.sample((DRAWS,))).mean(), -entropy, rtol=0.02, atol=0)
-
-
 def test_log_uniform_density() -> None:
     """Scale invariant: p(c w) = p(w) / c; truncated, it integrates to one and its draws lie within."""
     w = torch.tensor([0.2, -3.0])

@@ -178,16 +178,6 @@ def test_y_that_cannot_be_are_refused_by_name(name: str) -> None:
         fitted(case.make(), (torch.randn(N, 2), y))
 
 
-@pytest.mark.parametrize("y", [torch.tensor([True, False] * 4), torch.tensor([1, 0] * 4), torch.tensor([1.0, 0.0] * 4)])
-def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
-    """Bools, whole and real numbers, [N] and [N, 1], give the same fit and the same density."""
-    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
-    want = fitted(likelihoods.Bernoulli(), (x, y.float()[:, None]))
-    got = fitted(likelihoods.Bernoulli(), (x, y))
-    assert torch.equal(got.history, want.history)
-    torch.testing.assert_close(got.predict(x, 20).log_density(y), want.predict(x, 20).log_density(y.float()))
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
 @pytest.mark.parametrize("name", CASES)
@@ -248,15 +238,6 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
     several = torch.cat([f, f], -1)
     with pytest.raises(TypeError, match=r"one label per example; this prediction has labels of shape \[50, 2\]"):
         metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
-
-
-def test_fixed_cutpoints_are_not_learned() -> None:
-    likelihood = likelihoods.Ordinal(4, [-1.0, 0.5, 2.0])
-    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
-    likelihood.start(torch.tensor([0, 1, 2, 3]))
-    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
-    assert not list(likelihood.parameters())
-    assert likelihood.describe() == "Ordinal(4, fixed cutpoints)"
 
 
 @pytest.mark.parametrize(
@@ -379,23 +360,3 @@ def test_a_list_has_a_number_for_every_column(name: str) -> None:
     np.testing.assert_allclose(ours, log_prob(y.numpy()).sum(1), rtol=1e-6)
     with pytest.raises(ValueError, match="one value for each of 3 outputs; got 2 values"):
         case.make(numbers)(torch.zeros(4, 3), Standardize())
-
-
-def test_a_factor_for_every_column_of_noise_that_depends_on_x(tmp_path: Any) -> None:
-    """A fit whose factors were chosen afterwards predicts them, and loads with them."""
-    x = torch.linspace(-1, 1, 30)[:, None]
-    data = Dataset(x, torch.cat([x, 2 * x], 1) + torch.randn(30, 2))
-
-    def pair() -> Any:
-        model = models.MLP(
-            [1, 4, 4], prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian("softplus")
-        )
-        return model, guides.Point(model)
-
-    run = pyrodrop.fit(*pair(), data, steps=5, progress=False)
-    before = run.predict(x, 1).sd
-    run.model.likelihood.factor = torch.tensor([4.0, 9.0])
-    torch.testing.assert_close(run.predict(x, 1).sd, torch.tensor([2.0, 3.0]) * before)
-    run.save(tmp_path / "fit.pt")
-    loaded = pyrodrop.Fit.load(tmp_path / "fit.pt", *pair())
-    assert torch.equal(loaded.predict(x, 1).sd, run.predict(x, 1).sd)

@@ -232,20 +232,6 @@ def test_a_checkpoint_that_was_changed_is_refused(saved: Path, tmp_path: Path) -
             run(file, 4)
 
 
-def test_a_state_of_a_training_knows_its_run(caplog: pytest.LogCaptureFixture) -> None:
-    training = pyrodrop.Training(*parts(), (X, Y), **PYRO)
-    training.advance(3)
-    state = training.state()
-    with pytest.raises(ValueError, match="the state is of another run: seed is 0 there and 1 here"):
-        pyrodrop.Training(*parts(), (X, Y), seed=1, **PYRO).load_state(state)
-    other = pyrodrop.Training(*parts(), (X, Y), lr=0.1, **PYRO)
-    other.load_state(state)
-    assert other.steps_done == 3
-    assert "the state continues with other settings: lr is 0.001 there and 0.1 here" in caplog.text
-    with pytest.raises(ValueError, match="must have a description of its run"):
-        other.load_state({name: value for name, value in state.items() if name != "run"})
-
-
 def test_members_that_no_step_has_drawn_yet_go_on(tmp_path: Path) -> None:
     """Their parameters have no state of Adam; all of them are drawn later."""
     torch.manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.data import Dataset
 from pyrodrop.distributions.coins import coins, fill_stacked
-from pyrodrop.zoo import trained as zoo_file
-from pyrodrop.zoo.entry import Check, Entry
 
 DEVICE = "pretend" if hasattr(torch, "pretend") else "cuda"  # see tests/devices
 pytestmark = [
@@ -210,18 +206,3 @@ def test_samples_are_those_of_a_cpu(kernel: Any) -> None:
     assert float(((f[0].mean(0) - f[1].mean(0)) / error).abs().max()) < 5 * 2**0.5
     ratio = f[0].std(0) / f[1].std(0)
     assert 0.75 < float(ratio.min()) <= float(ratio.max()) < 1.33
-
-
-def test_the_zoo_keeps_what_was_trained_there(tmp_path: Path) -> None:
-    data, likelihood = Dataset(X, Y), likelihoods.Gaussian(4.0)
-    of = Entry(
-        "own/waves", "waves", "here", "line-1000",
-        lambda data: models.MLP([5, 8, 1], prior=priors.ARD(), likelihood=likelihood, seed=None),
-        functools.partial(guides.SparseDropout, log_variance=1.6),
-        lambda data: {"steps": 60, "lr": 1e-2, "device": DEVICE, "progress": False}, {}, Check(steps=2),
-    )  # fmt: skip
-    fit = of.fit(data)
-    assert zoo_file.prunes(fit)
-    path = zoo_file.save(tmp_path / "waves.safetensors", of, [fit], [data], X, {"scores": {"rmse": 1.0}})
-    assert zoo_file.difference(zoo_file.restore(of, path, "cpu"), path) <= zoo_file.TOLERANCE
-    assert next(fit.model.parameters()).device.type == torch.device(DEVICE).type

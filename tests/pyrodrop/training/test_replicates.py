@@ -21,10 +21,7 @@ from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.record import recorded as recording
 from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
-from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
-from pyrodrop.training.settings import Settings
-from pyrodrop.training.stacked import Stack, loss_of
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -157,33 +154,6 @@ def test_the_data_of_every_replicate_are_checked() -> None:
     sets = [Dataset(X, torch.full((len(X), 1), value)) for value in (1.0, 2.0, -3.0)]
     with pytest.raises(ValueError, match="y .*-3"):
         pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=2)
-
-
-@pytest.mark.parametrize("starts", [False, True])
-def test_replicates_that_share_a_problem_are_the_fits_alone(starts: bool) -> None:
-    """One model and guide for several data sets: their parameters are stacked, from its initial values or from others."""
-    model = network()
-    guide = guides.MeanField(model)
-    settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
-    sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
-    problem = Problem.of(model, guide, sets[0], settings)
-    pairs = [pyrodrop.restart(model, guide, 10 + r) if starts else (model, guide) for r in range(3)]
-    named = [
-        {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()}
-        for pair in pairs
-    ]
-    stacked = {name: torch.stack([each[name].detach() for each in named]) for name in named[0]} if starts else None
-    before = [value.clone() for value in problem.guide.state_dict().values()]
-    with training_mode(problem), drawn_as_alone(0, 1, 2):
-        stack = Stack([problem] * 3, [loss_of(problem, settings)] * 3, settings, sets, stacked)
-        stack.run(False)
-    assert all(map(torch.equal, before, problem.guide.state_dict().values()))
-    assert stack.failed() == {}
-    for r, (pair, data) in enumerate(zip(pairs, sets, strict=True)):
-        alone = pyrodrop.fit(*pair, data, steps=30, lr=1e-2, seed=r, engine="traced", device="cpu")
-        stack.put(r)
-        shared = pyrodrop.Fit(problem.model, problem.guide, data, alone.history, {})
-        torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_groups_of_replicates_are_equal_parts() -> None:

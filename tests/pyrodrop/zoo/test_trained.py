@@ -151,19 +151,14 @@ def test_replicates_are_saved_and_loaded(tmp_path: Path) -> None:
     assert all(
         torch.equal(a.predict(waves().x, 3).f, b.predict(waves().x, 3).f) for a, b in zip(many, back, strict=True)
     )
-    fit = many[0]
-    fit.save(tmp_path / "f")
     before = new[0][1].state_dict()["loc.layers.0.weight_unconstrained"].clone()
     wrong = entry(functools.partial(regressor, width=9)).build(waves())
-    for path, pairs, message in (
-        (tmp_path / "m", new[:1], "has 2 replicates, each of which needs a model and a guide; got 1"),
-        (tmp_path / "f", new, "is no file of Replicates.save"),
-        (tmp_path / "m", [new[0], wrong], "replicate 1,"),
+    for pairs, message in (
+        (new[:1], "has 2 replicates, each of which needs a model and a guide; got 1"),
+        ([new[0], wrong], "replicate 1,"),
     ):
         with pytest.raises(ValueError, match=message):
-            pyrodrop.Replicates.load(path, *map(list, zip(*pairs, strict=True)))
-    with pytest.raises(ValueError, match="has 2 replicates.*got 1 guides"):
-        pyrodrop.Replicates.load(tmp_path / "m", [model for model, _ in new], [new[0][1]])
+            pyrodrop.Replicates.load(tmp_path / "m", *map(list, zip(*pairs, strict=True)))
     assert torch.equal(new[0][1].state_dict()["loc.layers.0.weight_unconstrained"], before)
     with pytest.raises(ValueError, match=r"is no file of Fit.save: it is one of 'replicates'"):
         pyrodrop.Fit.load(tmp_path / "m", *new[0])
