@@ -13,8 +13,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
@@ -34,17 +32,6 @@ IMAGES, LABELS = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_see
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Recurrent(nn.Module):
-    """Without gates: for those of LSTM and GRU, PyTorch calls kernels of CUDA that a CPU does not have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
-
-
 NETWORKS: dict[str, tuple[Any, Tensor, Tensor]] = {
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
@@ -53,14 +40,6 @@ NETWORKS: dict[str, tuple[Any, Tensor, Tensor]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
         IMAGES, LABELS,
-    ),
-    "layer norm": (lambda: nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 1)), X, Y),
-    "recurrent": (Recurrent, X[:, None].expand(-1, 4, -1).contiguous(), Y),
-    "attention": (
-        lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(16, 1)
-        ),
-        torch.randn(20, 4, 4, generator=torch.Generator().manual_seed(3)), Y,
     ),
 }  # fmt: skip
 
@@ -137,21 +116,6 @@ def test_every_prior(prior: str, guide: str) -> None:
     assert there.elbo(2).value == pytest.approx(here.elbo(2).value, rel=1e-4, abs=1e-3)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("prior", PRIORS)
-def test_draws_of_every_prior(prior: str) -> None:
-    """The model by itself, as a program of Pyro."""
-    if prior.startswith(("LogUniform", "ARD(weight)", "ARD(input)")):  # these are improper
-        pytest.skip("no draws")
-    model, draws = small(PRIORS[prior], PRIORS[prior]), []
-    for device in (NAME, "cpu"):
-        torch.manual_seed(1)
-        trace = pyro.poutine.trace(copy.deepcopy(model).to(device)).get_trace(X.to(device))
-        draws.append(trace.nodes["data"]["value"])
-        trace.log_prob_sum()
-    same(*draws)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_every_likelihood(name: str) -> None:
@@ -226,24 +190,6 @@ def test_samples(kernel: Any) -> None:
         assert got.samples[name].shape == values.shape
         same(got.samples[name][0, 0], values[0, 0])
     assert torch.isfinite(got.predict(X, 4).mean).all()
-
-
-@pytest.mark.more
-def test_programs_of_pyro() -> None:
-    def model(x: Tensor, y: Tensor) -> None:
-        w = pyro.sample("w", dist.Normal(x.new_zeros(3), 1.0).to_event(1))
-        with pyro.plate("rows", len(x)):
-            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
-
-    histories = []
-    for device in (NAME, "cpu"):
-        data = {"x": X.to(device), "y": Y[:, 0].to(device)}
-        pyro.clear_param_store()
-        run = pyrodrop.fit(
-            model, AutoNormal(model), data, steps=40, objective=Trace_ELBO(), engine="traced", device=device
-        )
-        histories.append(run.history)
-    same(*histories)
 
 
 @pytest.mark.few(2)

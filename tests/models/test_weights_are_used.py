@@ -41,28 +41,6 @@ def with_weights(net: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
     return net
 
 
-LAYERS: list[tuple[Any, dict[str, Any]]] = [
-    (nn.LSTM, {}),
-    (nn.GRU, {"num_layers": 2}),
-    (nn.RNN, {"bidirectional": True}),
-    (nn.LSTM, {"proj_size": 2}),
-]
-
-
-@pytest.mark.parametrize(("kind", "options"), LAYERS)
-def test_recurrent_layers_compute_with_the_weights_given(kind: Any, options: dict[str, Any]) -> None:
-    """One set of them, and many, as the plain layer with these weights loaded."""
-    net = Recurrent(kind, **options)
-    model = model_of(net)
-    weights = {n: torch.randn(2, 3, *w.shape) for n, w in model.weight_sites().items()}
-    want = torch.stack(
-        [with_weights(net, {n: w.flatten(0, 1)[i] for n, w in weights.items()})(X) for i in range(6)]
-    ).unflatten(0, (2, 3))
-    torch.testing.assert_close(model.outputs(weights, X), want)
-    torch.testing.assert_close(model.outputs({n: w[1, 2] for n, w in weights.items()}, X), want[1, 2])
-    torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))  # and then its own again
-
-
 def test_recurrent_layers_realise_one_draw() -> None:
     """Noise of the activations cannot be that of one weight at all times: these and all examples see the one draw that the
     trace holds."""

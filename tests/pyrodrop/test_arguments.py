@@ -53,14 +53,6 @@ def test_scales_and_variances_are_those_that_float32_holds() -> None:
             arguments.variance(outside**2, "precision", "a precision")
 
 
-def test_a_tensor() -> None:
-    values = torch.ones(2, 3)
-    assert arguments.tensor(values, "loc", "the location") is values
-    assert arguments.tensor(values.bool(), "keep", "a mask", bools=True).dtype == torch.bool
-    arguments.tensor(torch.tensor([math.inf]), "score", "a score", finite=False)
-    arguments.tensor(torch.tensor([1e38, 1e38, 1e38, 1e38]), "loc", "a location")  # their sum is infinite
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "message"),
     [
@@ -78,12 +70,3 @@ def test_a_tensor() -> None:
 def test_no_tensor(value: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         arguments.tensor(value, "loc", "the location", floating=True, above=0)
-
-
-def test_a_number_or_a_tensor() -> None:
-    assert arguments.real_or_tensor(2, "loc", "it") == 2.0
-    values = torch.tensor([1.0, 2.0])
-    assert arguments.real_or_tensor(values, "loc", "it", most=2) is values
-    for value in ("x", torch.tensor([3.0]), torch.tensor(3.0), 3.0):
-        with pytest.raises((TypeError, ValueError), match="loc is it and .*must be .*at most 2; got"):
-            arguments.real_or_tensor(value, "loc", "it", most=2)

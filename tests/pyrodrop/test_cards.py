@@ -22,22 +22,6 @@ def fitted(**options: Any) -> Any:
     return train(model, guides.BernoulliDropout(model, 0.1), DATA, **options)
 
 
-def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_its_elbo() -> None:
-    run = fitted()
-    text = repr(run)
-    assert len(text.splitlines()) <= 10
-    assert max(map(len, text.splitlines())) <= 80
-    for line in (
-        "BernoulliDropout(drop_rate=0.1",
-        "30 rows",
-        "40 steps, batches of 10, estimator shared, engine pyro",
-    ):
-        assert line in text
-    assert f"{float(run.losses[-4:].mean()):.4g} in the last 4 steps" in text
-    assert str(run.elbo(2).convention).split("(")[0] in text
-    assert "tensor" not in text
-
-
 def test_what_users_make_is_printed_in_a_line_that_describes_it() -> None:
     """`describe` is the repr, also of a subclass of the user's and within a module of torch."""
     model = models.MLP([1, 6, 1], prior=priors.Gaussian(0.5), likelihood=likelihoods.Gaussian(4.0))

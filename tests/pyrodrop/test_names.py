@@ -25,9 +25,7 @@ def run() -> Any:
 
 MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "std": (lambda run: run.predict(X, 3).std, "'Prediction' object has no attribute 'std'; did you mean 'sd'?"),
-    "of a fit": (lambda run: run.losess, "'Fit' object has no attribute 'losess'; did you mean 'losses'?"),
     "guide": (lambda run: guides.MCDropout, "no attribute 'MCDropout'; did you mean 'BernoulliDropout'?"),
-    "of the package": (lambda run: pyrodrop.train, "module 'pyrodrop' has no attribute 'train'; did you mean 'fit'?"),
     "activation": (lambda run: models.MLP([1, 1], "ReLU", prior=None, likelihood=None), "did you mean 'relu'?"),
     "widths": (lambda run: models.MLP(3, 10, 1), "got 3 arguments without names; did you mean MLP([3, 10, 1], ...)?"),
     "too many": (
@@ -35,7 +33,6 @@ MEANT: dict[str, tuple[Callable[[Any], Any], str]] = {
         "Gaussian(scale, length_scale=..., drawn=...) takes the others by name",
     ),
     "argument": (lambda run: guides.BernoulliDropout(run.model, p=0.1), "has no argument 'p'; did you mean 'drop_rate'?"),
-    "class": (lambda run: models.MLP([1, 1], torch.nn.ReLU, prior=None, likelihood=None), "got the class ReLU: ReLU() is"),
     "nothing near": (lambda run: guides.Flow, "module 'pyrodrop.guides' has no attribute 'Flow'"),
 }  # fmt: skip
 

@@ -47,29 +47,6 @@ def test_a_group_is_in_one_part() -> None:
     assert all(map(torch.equal, _divided(len(groups), 5, 5, seed=0, groups=mixed)[1], left_out))
 
 
-def test_the_noise_of_a_new_group_is_learned_from_groups_that_were_left_out() -> None:
-    """y has an effect of the group with standard deviation 1, which x gives away in known groups; the noise is .2."""
-
-    def made(seed: int) -> tuple[Tensor, Tensor]:
-        g = torch.Generator().manual_seed(seed)
-        of_group = torch.randn(30, 3, generator=g).repeat_interleave(8, 0)
-        return of_group[:, :2], of_group[:, 2:] + 0.2 * torch.randn(240, 1, generator=g)
-
-    data, groups = made(0), torch.arange(30).repeat_interleave(8)
-    x, y = made(1)
-    recipe = recipes.regressor(data, hidden=(48,))
-    sds, densities = zip(
-        *(
-            (float(predicted.sd.mean()), float(predicted.log_density(y).mean()))
-            for run in (recipe.fit(steps=150, **QUICK), recipe.fit(steps=150, groups=groups, **QUICK))
-            for predicted in [run.predict(x, 100)]
-        ),
-        strict=True,
-    )
-    assert sds[1] > 1.1 * sds[0]
-    assert densities[1] > densities[0] + 0.05
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [

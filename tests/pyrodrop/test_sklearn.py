@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
@@ -78,17 +77,6 @@ def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> Non
 
 
 @pytest.mark.more
-def test_a_seed_repeats_and_none_does_not() -> None:
-    def predicted(seed: Any) -> Any:
-        return NetworkRegressor((8,), members=2, max_steps=20, random_state=seed).fit(X, Y).predict(X)
-
-    np.testing.assert_array_equal(predicted(3), predicted(3))
-    np.testing.assert_array_equal(predicted(np.random.RandomState(3)), predicted(np.random.RandomState(3)))
-    assert np.abs(predicted(3) - predicted(4)).max() > 0
-    assert np.abs(predicted(None) - predicted(None)).max() > 0
-
-
-@pytest.mark.more
 def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     df = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["u", "v"] * 40)
     columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]), (OneHotEncoder(), ["kind"]))
@@ -99,15 +87,6 @@ def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     assert search.predict(df).shape == (80,)
     assert search.best_score_ > 0.3
     assert clone(search.best_estimator_)[-1].get_params()["max_steps"] == 100
-
-
-@pytest.mark.more
-def test_sparse_rows_are_the_dense_ones_and_other_likelihoods_work() -> None:
-    counts = RNG.poisson(np.exp(np.clip(X[:, 0] - 7, None, 2)))
-    model = NetworkRegressor(**SMALL, likelihood=likelihoods.Poisson(), max_steps=100)
-    dense, sparse = (clone(model).fit(table, counts).predict(X) for table in (X, csr_matrix(X)))
-    np.testing.assert_array_equal(dense, sparse)
-    assert (dense > 0).all()
 
 
 def test_a_single_network_and_its_classes() -> None:

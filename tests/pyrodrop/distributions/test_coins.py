@@ -175,17 +175,3 @@ def test_shapes_seeds_and_ends_of_a_keep_mask() -> None:
     assert keep_mask((4, 0), 0.3).shape == (4, 0)
     assert keep_mask((), 0.3).shape == keep_mask((), 0.5).shape == ()
     assert keep_mask((9,), 0.3, device="cpu").device.type == "cpu"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("bits", [8, 16])
-def test_masks_on_a_gpu(bits: int) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    mask = keep_mask((100_000, 24), 0.3, bits=bits, device="cuda").double()
-    assert mask.device.type == "cuda"
-    z = (mask.mean(0) - 0.7) / math.sqrt(0.21 / 100_000)
-    assert float(z.abs().max()) < 4.5
-    assert bool((coins(torch.tensor(1.0, device="cuda"), (1_000_000,)) == 1).all())
-    ones = int(coins(torch.tensor(0.7, device="cuda"), (1_000_000,)).sum(dtype=torch.float64))
-    assert stats.binomtest(ones, 1_000_000, 0.7).pvalue > 1e-4

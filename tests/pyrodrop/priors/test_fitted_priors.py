@@ -165,14 +165,6 @@ def test_the_model_is_the_network_under_these_priors(widths: list[int], activati
     assert priors.from_gp(model, train, learn_noise=True).model.likelihood.learned
 
 
-def test_a_gaussian_process_from_the_model_has_the_evidence() -> None:
-    train = noisy().standardized()
-    fitted = priors.from_gp(mlp([2, 30, 20, 1]), train)
-    process = gp.GaussianProcess(train, gp.from_model(fitted.model, tanh_as_erf=True), learn=False)
-    per_row = math.log(float(train.targets.scale))  # type: ignore[union-attr]
-    assert fitted.evidence == pytest.approx(process.log_evidence - len(train) * per_row, rel=1e-5)
-
-
 def test_of_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitted_priors, "ROWS", 50)
     fitted, other = (priors.from_gp(mlp(), noisy(70).standardized(), seed=seed) for seed in (0, 1))

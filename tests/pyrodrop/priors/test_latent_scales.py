@@ -81,29 +81,6 @@ def test_a_variance_under_a_hyperprior_is_learned_as_it_should_be(name: str, kee
     assert sd == pytest.approx(s, rel=0.2)
 
 
-def test_a_variance_under_concrete_dropout_is_that_of_its_weights() -> None:
-    """The masks' rate and the weights are learned too; given them the optimum over ln v ~ N(a, s^2) has a closed form."""
-    model = linear(priors.ARD("layer", dist.InverseGamma(A, B)))
-    rate = lambda name: 0.15 if "hyper" in name else 0.05  # noqa: E731
-    fit = pyrodrop.fit(
-        model, ATOMS["ConcreteDropout"](model), observed(), steps=1500, lr=rate,
-        lr_schedule=lambda t: (1 - t / 1500) ** 2, engine="traced",
-    )  # fmt: skip
-    guide: Any = fit.guide
-    keep = 1 - float(guide.rates()["weight"])
-    m = guide.loc["weight"].detach().double() / keep
-    a, s = conditional(keep * float(m.square().sum()))
-    loc, sd = learned(fit)
-    assert loc == pytest.approx(a, abs=0.05)
-    assert sd == pytest.approx(s, rel=0.2)
-
-
-def conditional(square: float) -> tuple[float, float]:
-    """The optimum over a and s given E|W|^2."""
-    variance = 1 / (K / 2 + A)
-    return math.log((B + square / 2) * variance) + variance / 2, math.sqrt(variance)
-
-
 def learned(fit: Any) -> tuple[float, float]:
     """Mean and standard deviation of ln v."""
     site = "weight_prior_variance"

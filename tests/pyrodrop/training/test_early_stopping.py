@@ -100,13 +100,6 @@ def test_the_best_parameters_are_those_of_a_fit_of_as_many_steps(kind: Any) -> N
     assert patient.scores == seen
 
 
-def test_an_epoch_that_is_not_whole_is_scored() -> None:
-    stopping = pyrodrop.EarlyStopping(HELD)
-    run = fit(stopping, steps=6)
-    assert [done for done, _ in stopping.scores] == [4, 6]
-    assert score(run) == max(value for _, value in stopping.scores)
-
-
 def test_a_limit_of_time_and_a_second_training(monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = pyrodrop.EarlyStopping(HELD, seconds=5.0)
     clock = iter(range(0, 1000, 2))  # begin, then one reading for every score

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import pydoc
 from typing import get_type_hints
 
 import pyrodrop
@@ -24,10 +23,3 @@ def test_options_have_one_default() -> None:
         own = arguments(function)
         assert all(p.kind is not p.VAR_KEYWORD for p in own.values())
         assert {name: own[name].default for name in names} == {name: fields[name] for name in names}
-
-
-def test_help_shows_every_argument() -> None:
-    for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training):
-        text = pydoc.plain(pydoc.render_doc(function))
-        assert all(f"{name}: " in text for name in arguments(function))
-        assert "**" not in text.split("\n\n")[1].splitlines()[0]

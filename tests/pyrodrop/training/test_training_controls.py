@@ -116,13 +116,6 @@ def test_a_schedule_can_be_sent_to_a_process(schedule: Any) -> None:
     assert eval(str(schedule), vars(schedules)) == schedule
 
 
-def test_a_cosine_falls_to_zero_and_stays_there() -> None:
-    want = [0.5 * (1 + math.cos(math.pi * n / 8)) for n in range(9)] + [0.0]
-    assert [schedules.cosine(8)(n) for n in [*range(9), 20]] == pytest.approx(want)
-    with pytest.raises(ValueError, match="steps"):
-        schedules.cosine(0)
-
-
 def test_the_learning_rate_follows_its_schedule() -> None:
     """Plain torch, step by step, from the same noise."""
     model, guide = parts()

@@ -169,20 +169,6 @@ def test_it_is_printed_saved_and_known_while_training(tmp_path: Any) -> None:
     assert training.fit.worth.constant == before.constant
 
 
-def test_of_many_rows_some_are_measured_and_all_predictors_on_these() -> None:
-    """A Gaussian process of 200 rows and everything else of 1000 differ by what the same rows differ by."""
-    generator = torch.Generator().manual_seed(2)
-    x = 4 * torch.rand(3000, 1, generator=generator) - 2
-    y = torch.sin(x) + torch.where(torch.arange(3000) % 2 == 0, 0.1, 1.0)[:, None] * torch.randn(
-        3000, 1, generator=generator
-    )
-    worth = fitted(x, y, batch_size=500, steps=300).worth
-    assert worth.gp == pytest.approx(worth.fit, abs=0.1)
-    wide = models.MLP([1, 2000, 2000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
-    brief = pyrodrop.fit(wide, guides.Point(wide), (x, y), steps=2, batch_size=10, engine="pyro", progress=False)
-    assert brief.worth is None  # a thousandth of whose work is less than 20 rows
-
-
 def test_what_has_no_such_number_has_none() -> None:
     def program(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
