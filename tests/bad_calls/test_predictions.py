@@ -208,19 +208,3 @@ def test_what_only_looks_bad() -> None:
     assert len(metrics.conformal(prediction(), Y, groups=np.arange(N) % 2).units) == 2
     counts = pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3)))
     assert bool(counts.log_density([0, 1, 2]).isfinite().all())  # type: ignore[arg-type]
-
-
-def test_interval_widths_of_some_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.quantile takes 2**24 values at most in older versions of PyTorch."""
-    draws = torch.randn(5, 8, 5)
-    whole = metrics.interval_width(draws, 0.5)
-    sizes = []
-
-    def quantile(values: torch.Tensor, *rest: Any, of: Any = torch.quantile, **named: Any) -> torch.Tensor:
-        sizes.append(values.numel())
-        return of(values, *rest, **named)
-
-    monkeypatch.setattr(torch, "quantile", quantile)
-    monkeypatch.setattr("pyrodrop.prediction.quantiles._AT_A_TIME", 50)
-    assert metrics.interval_width(draws, 0.5) == whole
-    assert sizes == [50, 50, 50, 50]

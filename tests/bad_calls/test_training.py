@@ -160,8 +160,11 @@ REFUSED: Table = {
         (lambda: pyrodrop.restart(mlp(), its_guide, 0), "new initial weights need a guide with a method restart"),
     ],
     "Fit": [
-        (lambda make=make: pyrodrop.Fit(mlp(), make(), None, torch.zeros(1, 3), {}), said)
-        for said, make in OTHER_GUIDES.items()
+        (lambda: pyrodrop.Fit(mlp(), guides.Point(mlp()), None, torch.zeros(1, 3), {}).elbo(2), "has no training data"),
+        *(
+            (lambda make=make: pyrodrop.Fit(mlp(), make(), None, torch.zeros(1, 3), {}), said)
+            for said, make in OTHER_GUIDES.items()
+        ),
     ],
     "Training": [
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]

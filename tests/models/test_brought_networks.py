@@ -58,20 +58,6 @@ def test_a_network_without_anything_to_infer_is_refused() -> None:
         brought(nn.Sequential(nn.LazyLinear(4)))
 
 
-def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
-    class Reversed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head, self.body = nn.Linear(8, 4), nn.Linear(4, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(torch.tanh(self.body(x)))
-
-    model = brought(Reversed())
-    assert model.first_weights() == ("body.weight",)
-    assert guides.BernoulliDropout(model, 0.2, mask_input=False).rates() == {"head.weight": pytest.approx(0.2)}
-
-
 def test_all_layers_that_see_x_are_found_and_a_residual_is_not_x() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

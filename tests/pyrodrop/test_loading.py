@@ -71,7 +71,7 @@ def write(folder: Path) -> dict[str, Tensor]:
     model = mlp(outputs=2)
     fits: dict[str, Any] = {
         "fit": fit(guides.MeanField),
-        "recipe": recipes.regressor(TABLE).fit(steps=3, progress=False),
+        "recipe": recipes.regressor(TABLE).fit(1, steps=3, progress=False),
         "ensemble": fit(functools.partial(guides.Ensemble, guide=guides.Point, members=2)),
         "replicates": pyrodrop.fit_replicates(
             model, guides.Point(model), (X, Y), count=2, steps=3, starts="new", progress=False
@@ -116,7 +116,7 @@ def load(folder: Path) -> dict[str, Tensor]:
 def test_everything_that_saves_is_loaded_in_another_process(tmp_path: Path) -> None:
     wanted = write(tmp_path)
     sklearn = pytest.importorskip("pyrodrop.sklearn")
-    estimator = sklearn.NetworkRegressor((6,), members=2, max_steps=3, random_state=0)
+    estimator = sklearn.NetworkRegressor((6,), members=1, max_steps=3, random_state=0)
     with warnings.catch_warnings(action="ignore"):  # that three steps are few
         estimator.fit(TABLE[0].numpy(), TABLE[1][:, 0].numpy())
     (tmp_path / "estimator").write_bytes(pickle.dumps(estimator))

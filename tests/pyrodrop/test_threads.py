@@ -240,24 +240,3 @@ def test_parameters_that_another_thread_reads_are_in_no_trace() -> None:
         assert not capture.trace.nodes
         assert torch.equal(read, guide.loc[name])
         assert list(capture.trace.nodes) == [f"loc.{name}"]
-
-
-class Meeting(nn.Module):
-    """A network during whose calls another thread does something."""
-
-    meanwhile: Callable[[], Any] = staticmethod(lambda: None)
-
-    def __init__(self, noise: float = 0.0) -> None:
-        super().__init__()
-        self.first, self.last, self.noise = nn.Linear(3, 4), nn.Linear(4, 1), noise
-
-    def forward(self, x: Tensor) -> Tensor:
-        met = in_a_thread(Meeting.meanwhile)
-        if isinstance(met, Exception):
-            raise met
-        return self.last(self.first(x)) + (self.noise and self.noise * torch.rand(()))
-
-
-def met(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any], noise: float = 0.0) -> models.NetworkModel:
-    monkeypatch.setattr(Meeting, "meanwhile", staticmethod(meanwhile))
-    return models.from_module(Meeting(noise), priors.Gaussian(), likelihoods.Gaussian(4.0))

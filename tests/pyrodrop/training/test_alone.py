@@ -18,11 +18,8 @@ data = (x, x**2)
 model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
 options = {"engine": "pyro", "device": "cpu", "progress": False}
 for guide in (guides.BernoulliDropout(model, 0.1), guides.MeanField(model), guides.GaussianDropout(model, alpha=0.1)):
-    for more in ({}, {"batch_size": 7}, {"estimator": "local"},
-                 {"objective": pyro.infer.Trace_ELBO()}, {"checkpoint": f"{sys.argv[1]}/{type(guide).__name__}"}):
-        if "objective" in more and isinstance(guide, guides.BernoulliDropout):
-            continue  # the loss needs a density, and this posterior has atoms
-        fit = pyrodrop.fit(model, guide, data, steps=10, **options, **more)
+    for more in ({"batch_size": 7}, {"estimator": "local", "checkpoint": f"{sys.argv[1]}/{type(guide).__name__}"}):
+        fit = pyrodrop.fit(model, guide, data, steps=4, **options, **more)
         assert fit.settings["engine"] == "pyro" and fit.losses.isfinite().all()
 fit = pyrodrop.fit(model, guide, DataLoader(TensorDataset(*data), 8), steps=10, **options)
 fit.predict(x, 5), fit.elbo(5)
@@ -32,6 +29,7 @@ def program(y):
     with pyro.plate("data", len(y)):
         pyro.sample("y", dist.Normal(pyro.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
 
+options["objective"] = pyro.infer.Trace_ELBO()
 fit = pyrodrop.fit(program, pyro.infer.autoguide.AutoNormal(program), {"y": torch.ones(9)}, steps=10, **options)
 fit.predict(num_samples=5)
 try:

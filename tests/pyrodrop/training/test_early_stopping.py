@@ -68,16 +68,6 @@ def test_an_object_says_when_it_is_called() -> None:
         fit(look)
 
 
-def test_a_run_that_ended_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    file = tmp_path / "state.safetensors"
-    early = fit(lambda _, epoch: epoch == 2, steps=40, checkpoint=file)
-    assert file.exists()
-    again = fit(lambda _, epoch: epoch == 2, steps=40, checkpoint=file)
-    assert len(again.losses) == 8
-    assert torch.equal(again.history, early.history)
-    assert torch.equal(fit(None, steps=40, checkpoint=file).history, fit(None, steps=40).history)
-
-
 @pytest.mark.parametrize("kind", [guides.Point, pytest.param(guides.MeanField, marks=pytest.mark.more)])
 def test_the_best_parameters_are_those_of_a_fit_of_as_many_steps(kind: Any) -> None:
     """Against a loop that makes its own scores: 20 rows are fitted too closely by 30 units."""

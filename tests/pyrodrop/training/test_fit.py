@@ -141,23 +141,6 @@ def test_a_step_that_changes_nothing_is_an_error() -> None:
         pyrodrop.fit(closure, lambda x, y: None, (X, Y), steps=5)
 
 
-def test_save_and_load(tmp_path: Path) -> None:
-    model, guide = parts()
-    data = Dataset(X, Y).standardized()
-    fit = pyrodrop.fit(model, guide, data, steps=10)
-    path = fit.save(tmp_path / "fit.safetensors")
-    loaded = pyrodrop.Fit.load(path, *parts())
-    assert same(fit, loaded)
-    assert loaded.settings == fit.settings
-    assert torch.equal(loaded.predict(X, 4).f, fit.predict(X, 4).f)
-    assert loaded.elbo(4, data) == fit.elbo(4)
-    with pytest.raises(ValueError, match="has no training data"):
-        loaded.elbo(4)
-    other = models.MLP([1, 9, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0, learned=True))
-    with pytest.raises(ValueError, match=r"does not belong to this MLP: .*has shape \(8,\), expected \(9,\)"):
-        pyrodrop.Fit.load(path, other, guides.BernoulliDropout(other, 0.2))
-
-
 def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(50, 3)
     model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0))

@@ -185,11 +185,6 @@ class _Short(Listed):
         return 9
 
 
-class _Long(Listed):
-    def __len__(self) -> int:
-        return 3
-
-
 def _named(*names: str) -> list[Any]:
     """A minibatch with inputs of each of these names."""
     return [(dict.fromkeys(each, X), Y) for each in names]

@@ -79,20 +79,6 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
         fit(optimizer, replicates=2)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        functools.partial(torch.optim.AdamW, weight_decay=0), torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam,
-        torch.optim.Adagrad, functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True),
-        pyro.optim.clipped_adam.ClippedAdam,
-    ],
-)  # fmt: skip
-def test_usual_ones_are_taken(optimizer: Any) -> None:
-    losses: list[Tensor] = [fit(optimizer).losses, *(one.losses for one in fit(optimizer, replicates=2))]
-    assert all(torch.isfinite(each).all() for each in losses)
-
-
 def small_steps(groups: Any) -> torch.optim.Optimizer:
     """Adam with a hook that divides the gradients of every step by 1e12."""
     optimizer = torch.optim.Adam(groups, fused=True)

@@ -152,12 +152,6 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
     torch.testing.assert_close(f[:, 1], 10 * f[:, 0])
     assert not torch.isclose(f[0, 0], f[1, 0])
 
-    def half(x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
-        pyro.sample("other", dist.Normal(0.0, 1.0))
-
-    with pytest.raises(ValueError, match="must sample every weight of the model; it has no site weight, only .*other"):
-        pyrodrop.predict(pyrodrop.Fit(model, half, None, torch.zeros(1, 3), {}), torch.eye(2), 2)
-
 
 def test_a_delta_counts_its_log_density() -> None:
     """A guide that draws by itself, z ~ N(m, s^2), of a conjugate Gaussian, whose ELBO is known."""

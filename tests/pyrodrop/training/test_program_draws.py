@@ -131,47 +131,17 @@ def test_sites_that_were_summed_out_are_drawn_by_the_model() -> None:
     assert abs(float(drawn["kind"].double().mean()) - 0.8) < 0.06
 
 
-class Density(dist.TorchDistribution):  # type: ignore[misc]
-    """The Laplace distribution, without samples."""
-
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012
-    support = dist.constraints.real
-
-    def __init__(self, scale: Tensor) -> None:
-        self.scale = scale
-        super().__init__(scale.shape, validate_args=False)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return -value.abs() / self.scale - (2 * self.scale).log()
+def hidden_states(y: Tensor) -> None:
+    loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+    pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, 1.0)), obs=y)
 
 
-def in_order(y: Tensor | None, first: Tensor | None = None) -> None:
-    """Sites of which one cannot be drawn, between others."""
-    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.3))
-    before = pyro.sample("before", dist.Normal(scale, 0.1), obs=first)
-    pyro.deterministic("total", scale + before)
-    for n in pyro.plate("loop", 2):
-        pyro.sample(f"y{n}", Density(scale), obs=None if y is None else y[n])
-    pyro.sample("after", dist.Normal(before, 1.0), obs=torch.tensor(0.0))
-
-
-@pytest.mark.few(1)
 @pytest.mark.parametrize("num_samples", [3, 40])  # by calls, and recorded
-def test_what_was_not_asked_for_need_not_be_drawn(num_samples: int) -> None:
-    data = {"y": Y[:2], "first": torch.tensor(5.0)}
-    fit = pyrodrop.fit(in_order, AutoNormal(in_order), data, steps=5)
-    for given in (None, {"y": None, "first": None}):
-        drawn = fit.predict(given, num_samples, sites=["scale", "total", "before"])  # type: ignore[call-overload]
-        assert {name: tuple(value.shape) for name, value in drawn.items()} == dict.fromkeys(drawn, (num_samples,))
-        torch.testing.assert_close(drawn["total"], drawn["scale"] + drawn["before"])
-        assert float((drawn["before"] - drawn["scale"]).abs().max()) < 0.6  # drawn anew
-        for sites in (None, ["after"], ["y1"]):
-            with pytest.raises(ValueError, match=r"'y0' cannot be drawn from its Density distribution"):
-                fit.predict(given, num_samples, sites=sites)  # type: ignore[call-overload]
-    torch.manual_seed(0)
-    theirs = Predictive(in_order, guide=fit.guide, num_samples=400)(**data)["scale"]
-    ours = fit.predict(num_samples=400, sites=["scale"])["scale"]
-    assert abs(float(ours.mean() - theirs.mean())) < 4.5 * float((ours.var() + theirs.var()) / 400) ** 0.5
+def test_what_cannot_be_drawn_is_refused_if_it_is_asked_for(num_samples: int) -> None:
+    fit = pyrodrop.fit(hidden_states, AutoNormal(hidden_states), {"y": Y}, steps=5)
+    with pytest.raises(ValueError, match=r"'y' cannot be drawn from its DiscreteHMM distribution \(without duration\)"):
+        fit.predict(num_samples=num_samples)
+    assert fit.predict(num_samples=num_samples, sites=["loc"])["loc"].shape == (num_samples, 2)
 
 
 def test_deterministic_values_in_plates_are_those_of_predictive() -> None:

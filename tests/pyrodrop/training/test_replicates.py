@@ -25,7 +25,7 @@ from pyrodrop.training.replicates import data_sets
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
-SETTINGS: dict[str, Any] = {"steps": 100, "batch_size": 32, "lr": 1e-2, "estimator": "local", "progress": False}
+SETTINGS: dict[str, Any] = {"steps": 60, "batch_size": 32, "lr": 1e-2, "estimator": "local", "progress": False}
 
 
 def network(scale: float = 1.0, precision: float = 4.0, learned: bool = False, width: int = 8) -> models.NetworkModel:
@@ -132,7 +132,7 @@ def test_a_step_that_cannot_be_recorded_is_mapped(
     """To the same result: of networks that update statistics and learn a number, with minibatches of two shapes."""
     net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0, learned=True))
-    settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3}
+    settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3, "steps": 100}
 
     def record(function: Any, inputs: Any, *arguments: Any) -> Any:
         if not arguments:

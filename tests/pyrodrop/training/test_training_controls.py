@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyro.distributions as dist
 import pytest
@@ -14,6 +16,7 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.settings import Settings, TrainingOptions
 
 X, Y = torch.linspace(-1, 1, 12)[:, None], torch.linspace(-1, 1, 12)[:, None] ** 2
 
@@ -128,3 +131,18 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 
     pyrodrop.fit(model, guide, (X, Y), steps=4, lr=1e-3, optimizer=Spy, lr_schedule=schedules.cosine(4), engine="pyro")
     assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * n / 4)) / 2 for n in range(4)])
+
+
+def arguments(function: object) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_options_have_one_default() -> None:
+    """`Settings` has every option, and signatures and types of the options are made of it."""
+    fields = {field.name: field.default for field in dataclasses.fields(Settings)}
+    assert set(fields) == set(get_type_hints(TrainingOptions)) | {"steps", "starts"}
+    names = get_type_hints(TrainingOptions)
+    for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training):
+        own = arguments(function)
+        assert all(p.kind is not p.VAR_KEYWORD for p in own.values())
+        assert {name: own[name].default for name in names} == {name: fields[name] for name in names}

@@ -56,19 +56,11 @@ def test_a_loss_that_still_falls_is_said_once(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_loss_that_has_risen_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """From 400 to 1000 nats, the median of the last tenth 2.8 nats per row above the first. Of any likelihood."""
+    """From 400 to 1000 nats, the median of the last tenth 2.8 nats per row above the first."""
     judge(recorded(torch.linspace(400, 1000, 200)))
     assert [
         "has risen, by 2.8 nats per row from the first step to the last 20" in message for message in said(caplog)
     ] == [True]
-    caplog.clear()
-    torch.manual_seed(0)
-    counts = torch.poisson(torch.exp(X))
-    model = models.MLP([1, 20, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
-    for lr, words in ((1.0, ["training has diverged: the loss has risen"]), (0.01, [])):
-        pyrodrop.fit(model, guides.MeanField(model), (X, counts), steps=400, lr=lr, engine="traced")
-        assert [message.split(",")[0] for message in said(caplog)] == words
-        caplog.clear()
 
 
 @pytest.mark.parametrize("noise", [0.0, 30.0])

@@ -156,19 +156,6 @@ def test_measuring_it_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(with_worth.predict(X, 5).f, without.predict(X, 5).f)
 
 
-def test_it_is_printed_saved_and_known_while_training(tmp_path: Any) -> None:
-    run = fitted()
-    assert f"{run.worth.fit:.2f} (constant {run.worth.constant:.2f}" in repr(run)
-    assert pyrodrop.Fit.load(run.save(tmp_path / "fit.safetensors")).worth == run.worth
-    model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
-    training = pyrodrop.Training(model, guides.MeanField(model), data.Dataset(X, SINE).standardized(), engine="pyro")
-    before = training.fit.worth
-    training.advance(20)
-    assert before is not None
-    assert training.fit.worth.fit > before.fit
-    assert training.fit.worth.constant == before.constant
-
-
 def test_what_has_no_such_number_has_none() -> None:
     def program(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
