@@ -14,7 +14,7 @@ from scipy import ndimage
 
 import pyrodrop
 from pyrodrop import data, guides, metrics
-from pyrodrop.data import turned
+from pyrodrop.data import Dataset, turned
 from pyrodrop.data.gospels import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
@@ -219,3 +219,43 @@ def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
     x = torch.rand(1, 1, 5, 5)
     torch.testing.assert_close(turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
     torch.testing.assert_close(turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)
+
+
+IDS, MASK, KINDS = torch.arange(12).reshape(6, 2), torch.ones(6, 2), torch.arange(6) % 2
+
+
+def test_a_tuple_and_a_mapping_are_kept_as_they_are() -> None:
+    pair = Dataset((IDS, MASK.numpy()), KINDS)
+    assert isinstance(pair.x, tuple)
+    assert len(pair) == 6
+    assert torch.equal(pair.x[0], IDS)
+    assert torch.equal(pair.x[1], MASK)
+    named = Dataset.of(({"ids": IDS, "length": torch.full((6,), 2)}, KINDS))
+    assert list(named.x) == ["ids", "length"]
+    assert named.x["length"].shape == (6,)  # only a single vector becomes a column
+    assert Dataset((1.0, 2.0), torch.zeros(2)).x.shape == (2, 1)  # type: ignore[arg-type]  # numbers are one array
+    assert Dataset(np.ones(3), np.zeros(3)).x.shape == (3, 1)  # type: ignore[arg-type]
+
+
+def test_rows_are_those_of_every_tensor() -> None:
+    targets = Standardize(1.0, 2.0)
+    whole = Dataset({"ids": IDS, "mask": MASK}, KINDS.double(), targets=targets)
+    for part, rows in (
+        (whole.first(2), [0, 1]),
+        (whole.rows(torch.tensor([4, 1])), [4, 1]),
+        (whole.rows(KINDS == 1), [1, 3, 5]),
+    ):
+        assert torch.equal(part.x["ids"], IDS[rows])
+        assert torch.equal(part.x["mask"], MASK[rows])
+        assert torch.equal(part.y, KINDS[rows].double())
+        assert part.targets is targets
+
+
+def test_only_one_tensor_of_real_numbers_is_standardised() -> None:
+    for x, said in (((IDS, MASK), "x is a tuple of 2"), (IDS, "x has dtype torch.int64")):
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, KINDS.float()).standardized()
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, KINDS, inputs=Standardize(0.0, 2.0))
+    with pytest.raises(ValueError, match="y has dtype torch.int64"):
+        Dataset(MASK, KINDS).standardized()
