@@ -46,7 +46,7 @@ class WideAndDeep(NetworkModel):
         ...     [2, 16, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
         ... )
         >>> model.set_line(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0]), torch.tensor([0.0]))
-        >>> model(torch.tensor([[0.0, 0.0], [1.0, 1.0]])).squeeze()
+        >>> model(torch.tensor([[0.0, 0.0], [1.0, 1.0]])).squeeze().detach()
         tensor([3., 6.])
     """
 

@@ -167,30 +167,6 @@ def test_read_takes_every_row(name: str) -> None:
     assert set(READ) == set(LOSSES)
 
 
-@pytest.mark.usefixtures("float64")
-def test_adamw_has_no_prior() -> None:
-    """Full-batch least squares: Adam ends at the ridge solution, AdamW does not notice a factor of the loss."""
-    a, t = torch.randn(20, 3), torch.randn(20)
-
-    def end(optimizer: type[torch.optim.Optimizer], factor: float, steps: int = 600) -> Tensor:
-        w = torch.zeros(3, requires_grad=True)
-        with_decay = optimizer([w], lr=0.02, eps=1e-12, weight_decay=0.3)  # type: ignore[call-arg]
-        for step in range(steps):
-            with_decay.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
-            with_decay.zero_grad()
-            (factor * F.mse_loss(a @ w, t)).backward()
-            with_decay.step()
-        return w.detach()
-
-    def ridge(factor: float) -> Tensor:
-        return torch.linalg.solve(2 * factor * a.T @ a / 20 + 0.3 * torch.eye(3), 2 * factor * a.T @ t / 20)
-
-    for factor in (1.0, 10.0):
-        torch.testing.assert_close(end(torch.optim.Adam, factor), ridge(factor), atol=1e-4, rtol=0)
-    torch.testing.assert_close(end(torch.optim.AdamW, 1.0), end(torch.optim.AdamW, 10.0), atol=1e-6, rtol=0)
-    assert (ridge(1.0) - ridge(10.0)).abs().max() > 1e-2
-
-
 class Masks(TorchDispatchMode):
     """The shapes of the Bernoulli masks that are drawn."""
 

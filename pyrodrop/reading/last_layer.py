@@ -24,7 +24,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import from_module
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.surroundings import outside
+from pyrodrop.threads import outside
 from pyrodrop.training.result import Fit
 
 _LEAST = 1e-6  # smallest noise, over the root mean square of y - mean

@@ -14,7 +14,7 @@ import xarray as xr
 import pyrodrop
 from pyrodrop import analysis, guides, metrics, priors
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
-from pyrodrop.data import Dataset, Keywords, Split
+from pyrodrop.data import Dataset, Split
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.scaling import Standardize
 
@@ -162,33 +162,16 @@ def frame(**columns: Any) -> pd.DataFrame:
 
 
 NO_ARRAY: dict[str, Any] = {
-    "got None": None, "got the float 0.5": 0.5, "got True": True, "at least one tensor; got an empty dict": {},
-    "at least one observation; got an empty list": [], "equally long rows; got a list": ["a", "b"], "got a set": {1.0,
-    2.0},
-    "got a generator": (float(i) for i in range(N)), "got a list.*": [[1.0], [1.0, 2.0]] * 4,
-    "got a masked": np.ma.masked_array(SAME, SAME > 1),
-    "masked": list(np.ma.masked_array(SAME, np.eye(N, 2))), "rows; got a list": [np.ones(1), np.ones(2)] * 4,
-    "got a list of tensors": [torch.ones(2)] * N, "must .*got a list": [None] * N, "got .*bytes": b"12345678",
-    "csr|sparse": torch.eye(N).to_sparse_csr(), "sparse": torch.ones(N, 2).to_sparse(), "meta": torch.ones(N, 2,
-    device="meta"),
-    "quint8": torch.quantize_per_tensor(torch.ones(N, 2), 0.1, 0, torch.quint8), "float8": torch.ones(N,
-    2).to(torch.float8_e4m3fn),
-    "complex128": SAME + 0j, "<U3|str": np.full((N, 2), "1.0"), "datetime64": np.full((N, 2), "2020-01-01",
-    dtype="datetime64[D]"),
-    "got an array of dtype": np.zeros(N, dtype=[("a", "f8"), ("b", "f8")]), "dtype object": np.full((N, 2), None),
-    "at most 9223372036854775807": np.full((N, 2), 2**63, dtype=np.uint64), "finite; got 16 NaN": np.full((N, 2),
-    np.nan),
-    "finite; got 16": np.full((N, 2), np.longdouble("1e400")),
-    "column 'c', .*Categorical": frame(c=pd.Categorical(list("abababab"))),
-    "column 'c', .*String": frame(c=list("abababab")), "column 'c', .*Datetime": frame(c=pd.date_range("2020-01-01",
-    periods=N)),
-    "column 'c', .*Duration": frame(c=pd.to_timedelta(range(N))), "column 'c', .*dtype": frame(c=np.ones(N) * 1j),
+    "got None": None, "got True": True, "at least one tensor; got an empty dict": {},
+    "at least one observation; got an empty list": [], "equally long rows; got a list": [[1.0], [1.0, 2.0]] * 4,
+    "got a list of tensors": [torch.ones(2)] * N, "masked": list(np.ma.masked_array(SAME, np.eye(N, 2))),
+    "sparse": torch.ones(N, 2).to_sparse(), "meta": torch.ones(N, 2, device="meta"), "complex128": SAME + 0j,
+    "datetime64": np.full((N, 2), "2020-01-01", dtype="datetime64[D]"), "dtype object": np.full((N, 2), None),
+    "at most 9223372036854775807": np.full((N, 2), 2**63, dtype=np.uint64),
+    "finite; got 16": np.full((N, 2), np.longdouble("1e400")), "column 'c', .*String": frame(c=list("abababab")),
     "column 'c', must have a number in every row; got NaN or null in 1 rows": frame(c=[np.nan, *range(N - 1)]),
-    "column 'c', must have a number in every row": frame(c=pd.array([None, *range(N - 1)], dtype="Int64")),
-    "column 'c', must.*": frame(c=np.full(N, None)), "must be .*Categorical": pd.Series(list("abababab"),
-    dtype="category"),
     "column 'price'.* in every row": pd.Series([None, *range(N - 1)], dtype="Int64", name="price"),
-    "must be .*String": pd.Series(list("abababab")), "must .*got": pd.DataFrame(index=range(0)),
+    "must .*got": pd.DataFrame(index=range(0)),
     "different names; got a DataFrame": pd.DataFrame(SAME, columns=["a", "a"]),
 }  # fmt: skip
 
@@ -208,40 +191,29 @@ def packed() -> np.ndarray[Any, Any]:
 
 F64, I64 = torch.float64, torch.int64
 ARRAYS: list[tuple[Any, Any, torch.dtype]] = [  # what is passed, its values, and the dtype of x
-    (SAME, SAME, F64),
     *((SAME.astype(kind), SAME.astype(kind), dtype) for kind, dtype in {
-        "f4": torch.float32, "f2": torch.float16, "u1": torch.uint8, "u2": I64, "u4": I64, "u8": I64, "i1": torch.int8,
-        "?": torch.bool, ">f8": F64, ">i4": torch.int32, "g": F64,
+        "f8": F64, "f2": torch.float16, "u2": I64, "u8": I64, "?": torch.bool, ">f8": F64, ">i4": torch.int32, "g": F64,
     }.items()),
     (SAME[::-1, ::-1], SAME[::-1, ::-1], F64),
     (packed()["a"], TABLE["a"], F64),
-    (np.broadcast_to(SAME[:1], (N, 2)), np.broadcast_to(SAME[:1], (N, 2)), F64),
     (np.asfortranarray(SAME), SAME, F64),
-    (torch.arange(N).to(torch.uint16), TABLE["a"], I64),
     (np.ma.masked_array(SAME), SAME, F64),
-    (np.matrix(SAME), SAME, F64),
     (frame(), SAME, F64),
-    (frame()[["a"]], TABLE["a"], I64),
     (frame(a=TABLE["a"] > 3), np.stack([TABLE["a"] > 3, TABLE["b"]], 1), F64),
     (frame().convert_dtypes(), SAME, F64),
-    (pd.DataFrame(SAME, columns=pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])), SAME, F64),
     (frame().astype(pd.SparseDtype("f8")), SAME, F64),
-    (frame().astype(pd.SparseDtype("f8"))["b"], TABLE["b"], F64),
     (frame().set_index(np.arange(N)[::-1])["b"], TABLE["b"], F64),
     (pd.Series(TABLE["a"], dtype="Int32"), TABLE["a"], torch.int32),
-    (pd.Index(TABLE["b"]), TABLE["b"], F64),
     (xr.DataArray(SAME), SAME, F64),
     (SAME.tolist(), SAME.astype("f4"), torch.float32),
     (range(N), TABLE["a"], I64),
     (list(SAME), SAME, F64),
-    (memoryview(TABLE["b"]), TABLE["b"], F64),
     (torch.tensor(SAME + 0j).conj().imag, 0 * SAME, F64),
     (torch.ones(1, 2).expand(N, 2), np.ones((N, 2)), torch.float32),
-    (torch.ones(N, 2).bfloat16(), np.ones((N, 2)), torch.bfloat16),
 ]  # fmt: skip
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(12)
 @pytest.mark.parametrize(("passed", "values", "dtype"), ARRAYS)
 def test_arrays_keep_their_numbers(passed: Any, values: Any, dtype: torch.dtype) -> None:
     x = Dataset(passed, Y).x
@@ -252,22 +224,14 @@ def test_arrays_keep_their_numbers(passed: Any, values: Any, dtype: torch.dtype)
 
 TENS = torch.arange(2 * N).reshape(N, 2)
 FORMS_OF_X = [
-    (TENS, TENS.float()), (TENS.byte().numpy(), TENS.float()), (TENS > 5, (TENS > 5).float()), (X.double(), X),
-    (X.half(), X.half().float()),
-    (X.T.contiguous().T, X), (X[:1].expand(N, 2), X[:1].repeat(N, 1)), (X.numpy()[::-1], X.flip(0)), (X.tolist(), X),
-    (pd.DataFrame(TENS.numpy(), columns=["a", "b"]), TENS.float()),
+    (TENS.byte().numpy(), TENS.float()), (TENS > 5, (TENS > 5).float()), (X.double(), X), (X.half(), X.half().float()),
+    (X.T.contiguous().T, X), (X.numpy()[::-1], X.flip(0)), (X.tolist(), X),
 ]  # fmt: skip
 FORMS_OF_Y = [
-    (Y[:, 0], Y), (Y.numpy(), Y), (Y.numpy().astype(">f4"), Y), (pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)), Y),
-    (pd.DataFrame({"y": Y[:, 0].numpy()}), Y), (Y.tolist(), Y), (Y.double(), Y), (TENS[:, :1].byte().numpy(), TENS[:,
-    :1].float()),
+    (Y[:, 0], Y), (Y.numpy().astype(">f4"), Y), (pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)), Y), (Y.tolist(), Y),
+    (TENS[:, :1].byte().numpy(), TENS[:, :1].float()),
 ]  # fmt: skip
-FORMS_OF_LABELS = [
-    LABELS.byte(),
-    LABELS.numpy().astype(">u4"),
-    LABELS.tolist(),
-    pd.Series(LABELS.numpy(), dtype="Int8"),
-]
+FORMS_OF_LABELS = [LABELS.numpy().astype(">u4"), pd.Series(LABELS.numpy(), dtype="Int8")]
 
 
 @pytest.mark.few(4)
@@ -297,7 +261,7 @@ def test_forms_of_labels(form: Any) -> None:
 
 
 def people(**columns: Any) -> pd.DataFrame:
-    return frame(kind=list("abcabcab"), price=np.linspace(1.0, 3.0, N) ** 2, **columns)
+    return frame(**{"kind": list("abcabcab"), "price": np.linspace(1.0, 3.0, N) ** 2, **columns})
 
 
 def from_people(df: Any = None, target: Any = "price", categories: Any = ("kind",), **settings: Any) -> Dataset:
@@ -305,45 +269,32 @@ def from_people(df: Any = None, target: Any = "price", categories: Any = ("kind"
 
 
 FRAME_ONLY = {
-    "got a ndarray": SAME, "got a Series": frame()["a"], "got a type": pd.DataFrame, "got a tuple": (X, Y),
-    r"at least one row; got a DataFrame of shape \[0, 4\]": people()[:0],
+    "got a ndarray": SAME, r"at least one row; got a DataFrame of shape \[0, 4\]": people()[:0],
     "different names; got a DataFrame": pd.concat([people(), people()], axis=1),
-    r"str or whole numbers; got a DataFrame with \('one', 'a'\)": pd.concat({"one": people()}, axis=1),
     "str or whole numbers; got .*1.5": people().rename(columns={"a": 1.5}),
     "missing values in 1 of 8 rows, of column 'a' in 1 rows": people().assign(a=[None, *range(N - 1)]),
     "column 'b', must be finite .*got inf in row 0": people().assign(b=[np.inf, *range(N - 1)]),
-    "of column 'kind' in 1 rows": people().assign(kind=[None, *"abcabca"]),
 }  # fmt: skip
 TRAINING_FRAME = {
-    "got column 'c' of dtype String": people(c=list("abcabcab")), "'c' of dtype Object": people(c=[1, "x"] * 4),
-    "'c' of dtype Datetime": people(c=pd.date_range("2020", periods=N)),
-    "'c' of dtype Duration": people(c=pd.to_timedelta(range(N))),
-    "'c' of dtype Unknown": people(c=1j * np.ones(N)),
-    "'c' of dtype Categorical": people(c=pd.Categorical(list("abcabcab"))),
-    "column 'kind', must have text, numbers or bools as categories; got dtype Object": people().assign(kind=["a",
-    1] * 4),
-    "as categories; got dtype Datetime": people().assign(kind=pd.date_range("2020", periods=N)),
-    r"as categories; got Interval\(": people().assign(kind=pd.cut(range(N), 2)),
-    "got 1e\\+39": people(t=1e39 * np.arange(N)),
-}  # fmt: skip
+    "got column 'c' of dtype String": people(c=list("abcabcab")),
+    "column 'kind', must have text, numbers or bools as categories; got dtype Object": people(kind=["a", 1] * 4),
+    r"as categories; got Interval\(": people(kind=pd.cut(range(N), 2)),
+}
 NEW_FRAME = {
     "columns of the data set by name, .*without 'b'": people().drop(columns="b"),
-    "categories of the data set, 'a', 'b', 'c'; got 'z' in 1 rows": people().assign(kind=list("abcabcaz")),
+    "categories of the data set, 'a', 'b', 'c'; got 'z' in 1 rows": people(kind=list("abcabcaz")),
     "column 'a', must be of real numbers; got dtype String": people().assign(a=list("abcabcab")),
-    "got 0, 1, 2, 3, 4 and 3 more in 8 rows": people().assign(kind=range(N)),
 }
 COLUMNS: dict[str, Any] = {
     "must be the name of a column or a list of names; got": 1.0,
     "must name columns of df, 'a', 'b', 'kind', 'price'; got 'nosuch'": "nosuch",
-    "must name columns of df, .*got 'Price'": "Price", "must name columns of df, .*'nosuch'": ["nosuch"],
-}  # fmt: skip
+}
 OTHER = Standardize(torch.zeros(3), torch.ones(3))
 ROWS = {
     "chosen must be a tensor, .*got the str 'x'": "x",
     r"a slice, a vector of row indices or a boolean mask \[N\]; got torch.float32": torch.ones(2),
-    "chosen must .*got.*": torch.ones(2, 2).long(), "row indices from -8 to 7; got 8 to 8": torch.tensor([N]),
+    "row indices from -8 to 7; got 8 to 8": torch.tensor([N]), "from -8 to 7; got -9": torch.tensor([-N - 1]),
     r"a mask, must have one entry for each of 8 rows; got shape \[3\]": torch.ones(3) > 0,
-    "from -8 to 7; got -9": torch.tensor([-N - 1]),
 }  # fmt: skip
 REFUSED: Table = {
     **product({"data.Dataset.from_frame": from_people}, FRAME_ONLY | TRAINING_FRAME),
@@ -351,7 +302,6 @@ REFUSED: Table = {
     **product({"data.Dataset.rows": lambda rows: Dataset(X, Y).rows(rows)}, ROWS),
     "data.Dataset.like": [
         (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
-        (lambda: from_people().like(people().drop(columns="b")), "without 'b'"),
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
@@ -363,18 +313,15 @@ REFUSED: Table = {
         (lambda: from_people(standardise=["a"]), "standardise says whether .* must be True or False; got a list"),
         (lambda: from_people(encode="dummies"), "encode must be 'one-hot' or 'codes'; got"),
         (lambda: Split.from_frame(people(), "price", categories=["kind"], test=0.9), "at least two training rows of 8"),
-        (lambda: Split.from_frame(people(), "nosuch", categories=["kind"]), "target must name columns of df"),
         (lambda: Split.from_frame(people(c=list("abcabcab")), "price", categories=["kind"]), "got column 'c'"),
     ],
     "data.Dataset": [
         (lambda: Dataset(X, Y, inputs=OTHER), r"inputs must be one standardisation .*of shape \[2\]; got .*\[3\]"),
-        (lambda: Dataset(X, Y, targets=OTHER), "targets must be one standardisation .*got"),
         (lambda: Dataset(X, Y / 0 * torch.ones(2)), "equal for an exact one.*got inf and inf in row 0|got"),
         (lambda: Dataset(X[:3], Y), "one row per observation each; got 3 and 8 rows"),
         (lambda: Dataset(torch.nested.nested_tensor([torch.ones(2)] * N), Y), "rows of one shape; got a nested tensor"),
         (lambda: Dataset(X, pd.Series(list("abababab"), dtype="category", name="kind")), "y, column 'kind', must be"),  # type: ignore[arg-type]
         (lambda: Dataset(X, Y).first(N + 1), "count is the number of observations to keep .*from 1 to 8; got 9"),
-        (lambda: Keywords({1: X}), "names of the program's keyword arguments, .*got the int 1"),
         (lambda: Split("a", Dataset(X, Y), Dataset((X, X), Y), "", "", ""), "test must have the inputs of train, x"),
     ],
 }

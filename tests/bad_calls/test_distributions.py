@@ -76,7 +76,6 @@ REFUSED: Table = {
     "distributions.units": [
         (lambda: WEIGHTS["BernoulliMixture"](units=InputUnits(2)), "units must fit the weight: .*got InputUnits"),
         (lambda: InputUnits(groups=2, size=2), "size of the input units must be at least 1, and 1 for grouped"),
-        (lambda: distributions.PooledNormal(SHAPE, "layer", units=InputUnits(2)), "units must fit the weight"),
         (lambda: WEIGHTS["MultiplicativeNormal"](rate=torch.tensor([0.0, math.nan])), "log_alpha.*must.*NaN"),
     ],
     "distributions.rates": [
@@ -85,7 +84,6 @@ REFUSED: Table = {
         *each(lambda rate: guides.BernoulliDropout(PLAIN, drop_rate=rate), RATES),
         *each(lambda rate: priors.Gaussian().weight_decay(drop_rate=rate, num_data=9, precision=1.0), RATES),
         (lambda: distributions.row_correlation(0.1, 12), "bits .*must be 8 or 16; got 12"),
-        (lambda: distributions.keep_mask((4, 3), 0.5, bits=12), "bits .*must be 8 or 16; got 12"),
     ],
     "distributions.shape": [
         *each(lambda shape: distributions.LogUniform(shape), SIZES),
@@ -109,11 +107,9 @@ REFUSED: Table = {
     "distributions.PrunedNormal": [
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK), r"log_alpha must have the shape of the weight"),
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool"),
-        (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), MASK[:2]), "keep .*must .*got"),
     ],
     "distributions.TruncatedLogUniform": [
         (lambda: distributions.TruncatedLogUniform(1.0, 0.0), "finite with low < high; got 1.0 and 0.0"),
-        (lambda: priors.TruncatedLogUniform(1.0, 0.0), "low < high; got 1"),
     ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
@@ -121,7 +117,6 @@ REFUSED: Table = {
             lambda scale: priors.Gaussian(scale),
             {"scale is .*got True": True, "got the str": "x", "got 0": 0.0, "got inf": 10**400, "got nan": math.nan},
         ),
-        (lambda: priors.Gaussian(length_scale=-1.0), "length_scale .* must be .*got -1"),
     ],
     "priors.Informative": [
         (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
@@ -163,7 +158,6 @@ REFUSED: Table = {
             },
         ),
         (lambda: guides.MeanField(PLAIN).restart(model(2, 4, 1, bias_prior=None)), "the same weights; .*another model"),
-        (lambda: guides.MeanField(PLAIN).restart(model(2, 3, 3, 1, bias_prior=None)), "the same weights; .*another"),
     ],
     "guides.by name": [
         *each(
@@ -187,11 +181,9 @@ REFUSED: Table = {
             r"drop_rate is the initial value .*must lie in \(0, 1\); got 0",
         ),
         (lambda: guides.VariationalDropout(PLAIN, drop_rate=0.0), "strictly between 0 and max_alpha .*got 0"),
-        (lambda: guides.VariationalDropout(PLAIN, max_alpha=0.01), "strictly between 0 and max_alpha 0.01; got 0.111"),
     ],
     "guides.bounds": [
         (lambda: guides.LogNormalDropout(PLAIN, low=1.0), "low and high .*low < high; got 1 and 0"),
-        (lambda: guides.LogNormalDropout(PLAIN, high=-30.0), "low and high .*low < high; got -20 and -30"),
         *each(
             lambda pair: guides.SparseDropout(PLAIN, log_alpha_range=pair),
             {
@@ -206,7 +198,6 @@ REFUSED: Table = {
             },
         ),
         (lambda: sparse().keep_mask(9.0), r"threshold is a bound on log alpha, which lies in \[-8, 8\]; got 9"),
-        (lambda: sparse().keep_mask(-9.0), r"threshold is .*lies in \[-8, 8\]; got -9"),
     ],
     "guides.Point.average": [
         (lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))), r"guide must be a guide"),

@@ -13,7 +13,7 @@ import pyrodrop
 from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
 
 from .judge import Table, assert_refused, table
-from .shared import X, dropout_network, model, sparse
+from .shared import X, dropout_network, model
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
 IMAGES, ANGLES = torch.rand(2, 1, 4, 4), torch.tensor([0.0, 90.0])
@@ -42,8 +42,6 @@ REFUSED: Table = {
         (lambda: divergences.binary_entropy(NAN), "p must be finite; got 3 NaN"),
     ],
     "divergences.lost_entropy": [
-        (lambda: divergences.lost_entropy(HALF - 1, HALF), "p is .*got values from -0.5"),
-        (lambda: divergences.lost_entropy(HALF, -HALF), "distance is .*got values from -0.5"),
         (lambda: divergences.lost_entropy(HALF, HALF[:2]), r"distance must have the shape of p; got shape \[2\]"),
     ],
     **{
@@ -62,7 +60,6 @@ REFUSED: Table = {
     ],
     "data.turned": [
         (lambda: data.turned(IMAGES[..., 1:], ANGLES), r"turned needs square images .*got \(2, 1, 4, 3\)"),
-        (lambda: data.turned(IMAGES, torch.tensor(90.0)), r"turned needs square images .* and degrees \[A\]; got"),
         (lambda: data.turned(IMAGES.byte(), ANGLES), "images must be of a floating-point dtype; got torch.uint8"),
     ],
     "data.perturbed": [
@@ -78,7 +75,6 @@ REFUSED: Table = {
             lambda: splits(x=torch.ones(5, 2)),
             r"x must be a table with a row for each of 6 observations; got shape \[5, 2\]",
         ),
-        (lambda: splits(y=torch.ones(6)), r"y must be a table .*got shape \[6\]"),
         *(
             (lambda rows=rows: splits(rows), message)
             for rows, message in (
@@ -94,9 +90,7 @@ REFUSED: Table = {
     ],
     "zoo": [
         (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
-        (lambda: zoo.cite("nosuch"), "no trained posterior is called 'nosuch'; there are"),
         (lambda: zoo.problem("yaht"), "no exact posterior is called 'yaht'; there are .*did you mean 'yacht'"),
-        (lambda: zoo.load("nosuch"), "no trained posterior is called 'nosuch'; there are"),
         (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
     ],
     "read": [
@@ -106,16 +100,10 @@ REFUSED: Table = {
         (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
         (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not"),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
-        (lambda: read(input_axes={"*": 1.5}), "input_axes .*must.*1.5"),
         (lambda: read(X * torch.nan), "x must be finite; got"),
     ],
     "compression.compress": [
-        (lambda: compression.compress(models.MLP, sparse()), "model must be a model of pyrodrop.models; got"),
         (lambda: compression.compress(model(), guides.Point(model())), "pruning needs a guide that learns an alpha"),
-        (
-            lambda: compression.compress(model(bias_prior=None), sparse(), threshold=9.0),
-            r"threshold is .*lies in \[-8, 8\]; got 9",
-        ),
         (lambda: compression.DrawnNetworks(model(), guides.Point, 2), "guide must be the trained guide of the model"),  # type: ignore[arg-type]
     ],
 }

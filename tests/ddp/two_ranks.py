@@ -97,14 +97,6 @@ def first_gradient(call: Any, loss: nn.Module, rank: int, seed: int, num_data: i
     return gradients(loss)
 
 
-def caught(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def main(folder: Path) -> None:
     """Run everything; the code of the page first, which makes the process group."""
     got: dict[str, Any] = {}
@@ -154,17 +146,6 @@ def main(folder: Path) -> None:
     with torch.no_grad():
         ddp(X[:8], Y[:8], num_data=N)  # buffers of rank 0 are sent first
     got["BatchNorm, mean, next step"] = loss.model.network[1].running_mean.clone()
-
-    loss = elbo("ensemble")
-    ddp = DistributedDataParallel(loss)
-    got["unused"] = caught(lambda: [first_gradient(ddp, loss, rank, 0, N) for _ in range(2)])
-    pair = page["reparameterize"](loss.model, loss.guide, page["LocalReparam"]())
-    got["functions"] = caught(lambda: DistributedDataParallel(Trace_ELBO()(*pair)))
-    net = nn.Linear(3, 1)
-    wrap = DistributedDataParallel(net)
-    got["network"] = caught(
-        lambda: models.from_module(wrap, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    )
 
     torch.save(got, folder / f"{rank}.pt")
     distributed.barrier()

@@ -7,24 +7,18 @@ are, too, up to rounding.
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any, get_args
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO
-from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
-from pyrodrop.analysis import sbc
 from pyrodrop.analysis.lab.programs import PROGRAMS
 from pyrodrop.analysis.lab.programs import on as on_a_device
-from pyrodrop.data import Dataset
-from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Estimator
 from tests.devices.pretended import NAME
 from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
@@ -38,17 +32,6 @@ IMAGES, LABELS = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_see
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-class Recurrent(nn.Module):
-    """Without gates: for those of LSTM and GRU, PyTorch calls kernels of CUDA that a CPU does not have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
-
-
 NETWORKS: dict[str, tuple[Any, Tensor, Tensor]] = {
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
@@ -57,14 +40,6 @@ NETWORKS: dict[str, tuple[Any, Tensor, Tensor]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
         IMAGES, LABELS,
-    ),
-    "layer norm": (lambda: nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 1)), X, Y),
-    "recurrent": (Recurrent, X[:, None].expand(-1, 4, -1).contiguous(), Y),
-    "attention": (
-        lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(16, 1)
-        ),
-        torch.randn(20, 4, 4, generator=torch.Generator().manual_seed(3)), Y,
     ),
 }  # fmt: skip
 
@@ -81,10 +56,6 @@ def fitted(device: str, make: Any, guide: Any, data: Any = (X, Y), **settings: A
     usual: dict[str, Any] = {"steps": 3, "batch_size": 8, "lr": 1e-2, "progress": False, "device": device}
     train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
     return train(model, guide(model), data, **usual | settings)
-
-
-def on(value: Any, device: str) -> Any:
-    return value.to(device) if isinstance(value, Tensor | nn.Module) else value
 
 
 def same(there: Tensor, here: Tensor) -> None:
@@ -145,34 +116,6 @@ def test_every_prior(prior: str, guide: str) -> None:
     assert there.elbo(2).value == pytest.approx(here.elbo(2).value, rel=1e-4, abs=1e-3)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("prior", PRIORS)
-def test_draws_of_every_prior(prior: str) -> None:
-    """The model by itself, as a program of Pyro."""
-    if prior.startswith(("LogUniform", "ARD(weight)", "ARD(input)")):  # these are improper
-        pytest.skip("no draws")
-    model, draws = small(PRIORS[prior], PRIORS[prior]), []
-    for device in (NAME, "cpu"):
-        torch.manual_seed(1)
-        trace = pyro.poutine.trace(copy.deepcopy(model).to(device)).get_trace(X.to(device))
-        draws.append(trace.nodes["data"]["value"])
-        trace.log_prob_sum()
-    same(*draws)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "guide",
-    [
-        lambda m: guides.ConcreteDropout(m, rate_prior=dist.Beta(2.0, 8.0)),
-        lambda m: guides.SparseDropout(m, rate_prior=dist.LogNormal(-2.0, 1.0)),
-    ],
-    ids=["concrete", "sparse"],
-)
-def test_a_distribution_of_rates(guide: Any) -> None:
-    both(small, guide, engine="traced")
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_every_likelihood(name: str) -> None:
@@ -224,89 +167,6 @@ def test_replicates(guide: str) -> None:
         same(of_device.predict(X, 2).mean, other.predict(X, 2).mean)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("settings", [{"optimizer": torch.optim.SGD, "lr": 1e-4}, {"kl_weight": 0.3}], ids=str)
-def test_settings(settings: dict[str, Any]) -> None:
-    both(small, guides.MeanField, engine="traced", **settings)
-
-
-def test_closed_form_moments() -> None:
-    there, here = both(small, lambda model: guides.BernoulliDropout(model, 0.3, mask_input=False))
-    got, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
-    same(got.mean, other.mean)
-    same(got.variance, other.variance)
-
-
-def test_whole_numbers_with_a_standardisation() -> None:
-    """As of MNIST: labels on the CPU, which are checked in the units of the network."""
-    data = Dataset(IMAGES.flatten(1), LABELS, inputs=Standardize(), targets=Standardize())
-    both(
-        lambda: models.MLP([64, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()),
-        guides.MeanField,
-        data,
-        engine="traced",
-    )
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("guide", ["MeanField", "LowRank"])
-def test_simulation_based_calibration(guide: str) -> None:
-    def ranked(device: str) -> Any:
-        model = models.MLP([3, 6, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(),
-                           likelihood=likelihoods.Gaussian(4.0))  # fmt: skip
-        return sbc(model, GUIDES[guide], X, count=6, num_draws=19, steps=3, points=X[:2], device=device, progress=False)
-
-    there, here = ranked(NAME), ranked("cpu")
-    for name, ranks in here.ranks.items():
-        assert int((there.ranks[name] - ranks).abs().max()) <= 1, name
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("engine", ENGINES)
-def test_interrupted_and_continued(engine: str, tmp_path: Path) -> None:
-    whole = fitted(NAME, small, guides.MeanField, engine=engine, steps=5)
-    for steps in (2, 5):
-        rest = fitted(NAME, small, guides.MeanField, engine=engine, steps=steps, checkpoint=tmp_path / "state")
-    same(rest.history, whole.history.cpu())
-    whole.save(tmp_path / "fit.safetensors")
-    model = small()
-    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.MeanField(model), device=NAME)
-    same(again.predict(X, 3).mean, whole.predict(X, 3).mean.cpu())
-
-
-@pytest.mark.more
-def test_a_trained_network() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
-    readings = [
-        pyrodrop.read(
-            copy.deepcopy(net).to(device),
-            X.to(device),
-            likelihood=likelihoods.Gaussian(4.0),
-            weight_decay=1e-4,
-            num_data=20,
-        )
-        for device in (NAME, "cpu")
-    ]
-    got, other = (reading.predict(X, 3) for reading in readings)
-    same(got.mean, other.mean)
-    fits = [
-        pyrodrop.fit(r.model, r.guide, (X, Y), steps=3, device=d) for r, d in zip(readings, (NAME, "cpu"), strict=True)
-    ]
-    same(fits[0].history, fits[1].history)
-
-
-@pytest.mark.more
-def test_a_recipe() -> None:
-    """Of a table that is on the device, with ridge regression beside it."""
-    runs = [
-        pyrodrop.recipes.regressor((X.to(device), Y.to(device))).fit(steps=5, device=device, progress=False)
-        for device in (NAME, "cpu")
-    ]
-    same(runs[0].history, runs[1].history)
-    same(*(run.predict(X.to(run.data.x.device), 3).mean.cpu() for run in runs))
-
-
 @pytest.mark.more
 @pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
 def test_samples(kernel: Any) -> None:
@@ -332,32 +192,6 @@ def test_samples(kernel: Any) -> None:
     assert torch.isfinite(got.predict(X, 4).mean).all()
 
 
-@pytest.mark.more
-def test_a_network_that_prunes() -> None:
-    there = fitted(NAME, lambda: small(_quiet(priors.LogUniform)), guides.SparseDropout)
-    assert (
-        torch.isfinite(there.compress().network(X)).all() if hasattr(there.compress(), "network") else there.compress()
-    )
-
-
-@pytest.mark.more
-def test_programs_of_pyro() -> None:
-    def model(x: Tensor, y: Tensor) -> None:
-        w = pyro.sample("w", dist.Normal(x.new_zeros(3), 1.0).to_event(1))
-        with pyro.plate("rows", len(x)):
-            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
-
-    histories = []
-    for device in (NAME, "cpu"):
-        data = {"x": X.to(device), "y": Y[:, 0].to(device)}
-        pyro.clear_param_store()
-        run = pyrodrop.fit(
-            model, AutoNormal(model), data, steps=40, objective=Trace_ELBO(), engine="traced", device=device
-        )
-        histories.append(run.history)
-    same(*histories)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("moved", [True, False], ids=["moved", "not moved"])
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("markov", "network")])
@@ -372,24 +206,6 @@ def test_every_program(name: str, moved: bool) -> None:
         assert run.settings["engine"] == "traced"
         histories.append(run.history)
     same(*histories)
-
-
-def test_a_program_on_the_cpu_where_new_tensors_are_elsewhere() -> None:
-    """As after ``torch.set_default_device("cuda")``."""
-
-    def program(x: Tensor, y: Tensor) -> None:
-        slopes = pyro.sample("slopes", dist.Normal(torch.zeros(3), 1.0).to_event(1))
-        with pyro.plate("rows", len(x)):
-            pyro.sample("y", dist.Normal(x @ slopes, torch.ones(())), obs=y)
-
-    def history() -> Tensor:
-        pyro.clear_param_store()
-        guide, data = AutoNormal(program), {"x": X, "y": Y[:, 0]}
-        return pyrodrop.fit(program, guide, data, steps=4, engine="traced", device="cpu").history
-
-    with torch.device(NAME):
-        there = history()
-    assert torch.equal(there, history())
 
 
 def test_a_tensor_that_is_made_elsewhere_raises() -> None:
@@ -408,12 +224,3 @@ def test_a_tensor_that_is_made_elsewhere_raises() -> None:
         fitted("cpu", small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
         with pytest.raises(Exception, match=r"two devices"):
             fitted(NAME, small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
-
-
-def test_priors_that_fit() -> None:
-    """Of a model and of data on the device, found on the CPU, with a scale per column of x."""
-    here = priors.from_gp(small(), (X, Y))
-    there = priors.from_gp(small().to(NAME), (X.to(NAME), Y.to(NAME)))
-    assert there.evidence == pytest.approx(here.evidence, rel=1e-6)
-    assert {value.device.type for value in there.model.state_dict().values()} == {NAME}
-    both(lambda: here.model, guides.MeanField)

@@ -34,11 +34,6 @@ def test_a_few_posteriors_and_a_mistake() -> None:
     assert runs(FILE, "-k", "elsewhere or every_posterior or every_estimator") >= 5
 
 
-@pytest.mark.more
-def test_a_recipe() -> None:
-    assert runs(GPU_TESTS, "-m", "gpu", "-k", "recipe and line") == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", re.findall(r"def (test_\w+)", (ROOT / FILE).read_text(encoding="utf-8")))
 def test_all(name: str) -> None:

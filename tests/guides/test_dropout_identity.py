@@ -92,15 +92,3 @@ def test_the_rest_of_psaros_constant() -> None:
     terms = elbo_terms(model, guide, x, y)
     squares = TAU / 2 * (y - model.outputs(guide.mean(), x)).square().sum()
     torch.testing.assert_close(terms.nll, squares + N / 2 * torch.log(torch.tensor(2 * math.pi / TAU)))
-
-
-def test_masking_hidden_units_is_masking_the_next_weights() -> None:
-    """Psaros' eq. 3: m_2^T (h * eps) = (m_2 * eps)^T h."""
-    h, m2, eps = torch.randn(5, 8), torch.randn(1, 8), torch.bernoulli(torch.full((8,), 0.5))
-    q = guides.BernoulliDropout(
-        models.from_module(nn.Linear(8, 1, bias=False), priors.Gaussian(), likelihoods.Gaussian(1.0)), 0.5
-    )
-    with torch.no_grad():
-        q.double().loc["weight"].copy_(m2)
-    factor = q.posterior("weight")
-    torch.testing.assert_close(h @ (factor.over_units(eps) * factor.loc).mT, (h * eps) @ m2.mT)  # type: ignore[attr-defined]

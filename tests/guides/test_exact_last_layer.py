@@ -14,7 +14,6 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -207,13 +206,6 @@ def test_missing_values_are_left_out() -> None:
     assert float((of_prior.std(0) / SCALE - 1).abs().max()) < 5 / 8000**0.5
 
 
-def test_whole_numbers_are_values_of_y() -> None:
-    y = (5 * Y).round()
-    runs = [fitted(data=(X, values)) for values in (y, y.long())]
-    torch.testing.assert_close(runs[1].losses, runs[0].losses)
-    torch.testing.assert_close(runs[1].predict(X, 20).f, runs[0].predict(X, 20).f)
-
-
 def test_without_layers_below_it_is_the_evidence_of_the_model() -> None:
     """A network of one layer is Bayesian linear regression: its ELBO is ln p(y), its draws those of the posterior."""
     model = models.MLP(
@@ -241,16 +233,6 @@ def test_a_minibatch_is_an_unbiased_part_of_all_rows() -> None:
     assert losses[0] == pytest.approx(sum(losses[1:]) / 3, rel=1e-5)
     of_batches = fitted(guides.MeanField, bias=True, batch_size=10)
     assert math.isfinite(of_batches.elbo(3).value)
-
-
-def test_anchors_are_the_mean_of_the_prior() -> None:
-    """With noise that drowns y the posterior of the last layer is its prior, around the anchor."""
-    model = model_of(prior=priors.Anchored(0.5), likelihood=likelihoods.Gaussian(1e-12))
-    guide = guides.ExactLastLayer(model, guides.Point)
-    guide.condition_on(X, Y)
-    anchor = model.priors["layers.2.weight"].for_site("layers.2.weight", model.weight_sites()["layers.2.weight"]).mean
-    torch.testing.assert_close(guide.mean()["layers.2.weight"], anchor)
-    assert float(guide.draw(2000)["layers.2.weight"].std(0).mean()) == pytest.approx(0.5, rel=0.05)
 
 
 def test_saved_and_trained_as_others(tmp_path: Path) -> None:
@@ -308,15 +290,10 @@ class _Net(nn.Module):
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "in place": (lambda: _Net(lambda net, h: net.last(h).mul_(2)), "returns the output of that layer unchanged"),
-    "used twice": (lambda: _Net(lambda net, h: net.last(h @ net.last.weight.T @ net.last.weight)), "torch.nn.Linear alone"),
     "tied": (lambda: nn.Sequential(layer := nn.Linear(2, 2), nn.Tanh(), layer), "torch.nn.Linear alone"),
     "an activation": (lambda: _Net(lambda net, h: net.last(h).exp()), "returns the output of that layer unchanged"),
-    "a product": (lambda: _Net(lambda net, h: h @ net.last.weight.T), "in a torch.nn.Linear alone"),
     "BatchNorm": (lambda: _Net(lambda net, h: net.last(h), nn.BatchNorm1d(4)), "does not depend on other rows"),
-    "a changed bias": (lambda: _Net(lambda net, h: linear(h, net.last.weight, 2 * net.last.bias)), "Linear alone"),
     "a bias used below": (lambda: _Net(lambda net, h: net.last(h + net.last.bias.sum())), "'last.bias' in a torch"),
-    "a bias in a list": (lambda: _Net(lambda net, h: net.last(h + torch.stack([net.last.bias]).sum())), "Linear alone"),
-    "a bias as numbers": (lambda: _Net(lambda net, h: net.last(h + net.last.bias.tolist()[0])), "Linear alone"),
 }  # fmt: skip
 
 
@@ -339,12 +316,6 @@ def test_what_has_no_exact_last_layer_is_refused() -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X, Y), batch_size=10)
     with pytest.raises(ValueError, match="needs all rows of the data in memory"):
         pyrodrop.fit(model, guides.ExactLastLayer(model), loader, steps=1)
-    head = model_of(prior={"layers.2.*": None, "*": priors.Gaussian()})
-    with pytest.raises(ValueError, match="needs a network that uses 'layers.1.weight' in a"):
-        pyrodrop.fit(head, guides.ExactLastLayer(head), (X, Y), steps=1)
-    tokens = models.from_module(_Net(lambda net, h: net.last(h[:, None])), priors.Gaussian(), likelihoods.Gaussian())
-    with pytest.raises(ValueError, match=r"needs outputs \[N, D\]"):
-        pyrodrop.fit(tokens, guides.ExactLastLayer(tokens), (X, Y[:, None]), steps=1)
     alone = models.MLP(
         [2, 1], prior=priors.Gaussian(), bias_prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0)
     )

@@ -201,13 +201,6 @@ def test_training_lowers_the_loss_and_rates_can_be_read(name: str) -> None:
     assert all(bool((torch.as_tensor(r) > 0).all()) for r in rates.values())
 
 
-def test_type_a_trains_under_its_prior() -> None:
-    model = small_model(PRIORS["LogUniform"])
-    for name in TYPE_A:
-        fit = pyrodrop.fit(model, GUIDES[name](model), (X, Y), steps=100, lr=0.04)
-        assert float(fit.losses[-20:].mean()) < float(fit.losses[:20].mean())
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
 @pytest.mark.parametrize("make", SVI_GUIDES.values(), ids=list(SVI_GUIDES))
@@ -241,19 +234,6 @@ def test_elbo_terms_are_pyros_mean_field_loss(make: Callable[[Any], guides.Guide
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.slow
-def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
-    """theta > 0: Monte Carlo of log q - log p and the closed form are one expectation, within 4 standard errors."""
-    model = small_model()
-    guide = guides.BernoulliDropout(model, 0.3, theta=0.3)
-    with torch.no_grad():
-        pairs = torch.tensor(
-            [[Trace_ELBO().loss(model, guide, X, Y), sum(elbo_terms(model, guide, X, Y))] for _ in range(1500)]
-        )
-    difference, se = pairs[:, 0].mean() - pairs[:, 1].mean(), (pairs.var(0).sum() / len(pairs)).sqrt()
-    assert abs(float(difference)) < 4 * float(se)
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", GUIDES)
 def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
@@ -268,15 +248,6 @@ def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
     values = [site["value"].unconstrained() for site in seen.trace.nodes.values()]
     assert {id(value) for value in values} == {id(parameter) for parameter in listed}
     assert len(listed) == len({id(parameter) for parameter in listed})
-
-
-def test_two_guides_of_one_model_live_side_by_side() -> None:
-    model = small_model(bias_prior=priors.Gaussian())
-    trained, untrained = guides.BernoulliDropout(model, 0.1), guides.BernoulliDropout(model, 0.1)
-    kept = untrained.mean()
-    SVI(model, trained, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(X, Y)
-    assert all(torch.equal(kept[n], w) for n, w in untrained.mean().items())
-    assert any(not torch.equal(kept[n], w) for n, w in trained.mean().items())
 
 
 def test_predictive_and_autonormal_of_pyro() -> None:
@@ -294,17 +265,6 @@ def test_predictive_and_autonormal_of_pyro() -> None:
     assert fit.predict(X, 4).f.shape == (4, 20, 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
-def test_vectorised_particles(loss: type) -> None:
-    """The unmodified network under a plate of particles gives the mean of single ones."""
-    model = small_model()
-    guide = guides.MeanField(model, init_scale=0.3)
-    many = loss(num_particles=2000, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, X, Y)
-    single = torch.tensor([loss().loss(model, guide, X, Y) for _ in range(2000)])
-    assert abs(many - float(single.mean())) < 4 * float(single.std()) * (2 / 2000) ** 0.5
-
-
 def test_rates_by_layer() -> None:
     model = small_model()
     guide = guides.BernoulliDropout(model, {"layers.0.*": 0.05, "*": 0.4})
@@ -312,12 +272,8 @@ def test_rates_by_layer() -> None:
     assert guides.BernoulliDropout(model, 0.4, mask_input=False).rates() == {"layers.1.weight": 0.4}
     drawn = poutine.trace(guides.BernoulliDropout(model, 0.9, mask_input=False)).get_trace()
     assert bool((drawn.nodes["layers.0.weight"]["value"] != 0).all())
-    with pytest.raises(ValueError, match="no parameter is called 'layers.7"):
-        guides.BernoulliDropout(model, {"layers.7.*": 0.1, "*": 0.2})
     with pytest.raises(ValueError, match=r"got 1.3 for layer 'layers.1.weight'"):
         guides.BernoulliDropout(model, {"layers.1.*": 1.3, "*": 0.2})
-    with pytest.raises(ValueError, match="theta is the standard deviation"):
-        guides.BernoulliDropout(model, 0.1, theta=-0.1)
 
 
 def test_weight_averaging_is_torch_dropout_in_eval_mode() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
@@ -88,37 +87,12 @@ def test_irrelevant_inputs_are_switched_off(guide: Any, prior: Any) -> None:
         assert posterior.sparsity()["weight"] == pytest.approx(1 - float(mask.double().mean()))
 
 
-def test_learned_alpha_is_small_where_noise_hurts() -> None:
-    """By input: the inputs that matter are left alone, the others are drowned."""
-    model = linear(priors.LogUniform())
-    alpha = trained(model, guides.VariationalDropout(model, "B", "input")).rates()["weight"]
-    assert float(alpha[:RELEVANT].max()) < 0.05
-    assert float(alpha[RELEVANT:].min()) > 5 * float(alpha[:RELEVANT].max())
-    assert float(alpha.max()) <= 1
-
-
-def test_concrete_rates_leave_what_matters() -> None:
-    model = linear(priors.Gaussian())
-    rates = trained(model, guides.ConcreteDropout(model, "input")).rates()["weight"]
-    assert float(rates[:RELEVANT].max()) < 0.02
-    assert float(rates[RELEVANT:].min()) > 5 * float(rates[:RELEVANT].max())
-
-
 @pytest.mark.parametrize("rates", ["layer", "input"])
 def test_the_mean_of_concrete_dropout_does_not_move_with_its_rates(rates: Any) -> None:
     model = models.from_module(nn.Conv2d(2, 3, 3), prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     for rate in (0.1, 0.7):
         guide = guides.ConcreteDropout(model, rates, drop_rate=rate)
         torch.testing.assert_close(guide.mean()["weight"], model.weight_sites()["weight"])
-
-
-@pytest.mark.slow
-def test_ard_variances_tell_the_layer_sizes() -> None:
-    """With a hyperprior by input, the variance's factor is large for the inputs that matter."""
-    model = linear(priors.ARD("input", dist.InverseGamma(0.5, 0.01)))
-    posterior = trained(model, guides.MeanField(model))
-    variance = posterior.hyper_loc["weight_prior_variance"].detach()[0].exp()
-    assert float(variance[:RELEVANT].min()) > 5 * float(variance[RELEVANT:].max())
 
 
 def test_type_a_has_no_noise_by_weight_and_noise_needs_a_penalty() -> None:
@@ -152,20 +126,3 @@ def test_members_of_an_ensemble_start_apart_and_all_learn() -> None:
     counts = torch.stack([(weights == m).all(-1).all(-1).sum() for m in last])
     assert sorted(counts.tolist()) == [2, 2, 3, 3]
     torch.testing.assert_close(ensemble.mean()["weight"], torch.stack(last).mean(0))
-
-
-def test_dropconnect_drops_weights_one_by_one() -> None:
-    model = models.from_module(nn.Linear(5, 50), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    w = guides.DropConnect(model, 0.5).draw(200)["weight"]
-    columns = (w == 0).double().mean(1)
-    assert 0.45 < float(columns.mean()) < 0.55
-    assert float(columns.std()) < 0.1, "no column goes as a whole"
-
-
-def test_a2_scales_the_divergence() -> None:
-    model = linear(priors.LogUniform())
-    kl = [
-        pyrodrop.fit(model, guides.VariationalDropout(model, "A", kl_scale=s), data(), steps=1, lr=1e-7).objective(1).kl
-        for s in (1.0, 1 / 3)
-    ]
-    assert kl[1] == pytest.approx(kl[0] / 3, rel=1e-5)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.distributions import CorrelatedNormal, InputUnits
+from pyrodrop.distributions import CorrelatedNormal
 from pyrodrop.divergences import NoDivergence, convention, divergence
 from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal
 
@@ -84,13 +84,6 @@ def test_moments_and_signal_to_noise_are_the_integrals() -> None:
     torch.testing.assert_close(single.log_alpha, q.log_alpha.float(), rtol=0, atol=1e-4)
 
 
-def test_a_scale_as_the_prior_has_it_is_noise() -> None:
-    """ln s uniform on [-20, 0]: E s = 1/20, E s^2 = 1/40 up to e^-20, so a ratio of 1/3, and no divergence."""
-    q = CorrelatedLogNormal(torch.ones(1, 1).double(), torch.zeros(1).double() - 10, torch.full((1,), 5.0).double())
-    assert float(torch.exp(-q.log_alpha / 2)) == pytest.approx(1 / 3, rel=1e-3)
-    assert float(q.divergence()) == pytest.approx(0, abs=1e-5)
-
-
 def test_draws_are_scipys() -> None:
     """Every unit has one scale for all its weights, whose logarithm is a truncated normal variable."""
     q = weights()
@@ -153,22 +146,6 @@ def test_beyond_a_bound_only_the_gradient_that_leads_back_passes(parameter: int,
     torch.testing.assert_close(got, torch.tensor(want).double(), rtol=1e-3, atol=1e-9)
 
 
-def test_units_of_other_layers() -> None:
-    """A scale for every input channel of a convolution, also in groups, and for every element of a vector."""
-    for shape, units, count in (
-        ((4, 3, 5, 5), InputUnits(), 3),
-        ((6, 2, 3), InputUnits(1, groups=3), 6),
-        ((5, 4), InputUnits(0), 5),
-        ((2, 6), InputUnits(1, size=3), 2),
-        ((7,), InputUnits(None), 7),
-    ):
-        noise = torch.zeros(count), torch.zeros(count)
-        q = CorrelatedLogNormal(torch.randn(shape), *noise, units=units)
-        assert q.noise_shape.numel() == count
-        assert q.sample((2,)).shape == (2, *shape)
-        assert len(q.log_alpha) == count
-
-
 def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     q = weights()
     for prior in (priors.Gaussian(), priors.TruncatedLogUniform(), priors.ARD("input"), priors.Laplace()):
@@ -185,10 +162,6 @@ def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     type_a = CorrelatedNormal(q.loc, 0.0)
     assert q.constant_left_out.number == type_a.constant_left_out.number
     assert q.constant_left_out != type_a.constant_left_out, "another constant, so that ELBOs are not compared"
-
-
-def network(hidden: int = 20) -> models.NetworkModel:
-    return models.MLP([6, hidden, 1], "tanh", prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
 
 
 def data(count: int = 400, f: Any = lambda a: torch.sin(2 * a)) -> tuple[Tensor, Tensor]:
@@ -223,23 +196,6 @@ def test_inputs_that_do_not_matter_are_removed() -> None:
     assert float(log_alpha[2:].min()) > 1
 
 
-@pytest.mark.more
-def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_means() -> None:
-    fit = trained(network(60), data())
-    guide: Any = fit.guide
-    left = guide.units_left()["layers.1.weight"]
-    assert 2 <= left <= 54, "38 to 44 under eight seeds"
-    x, y = data(1000)
-    means = {name: guide.mean()[name] * mask for name, mask in guide.keep_mask().items()}
-    want = fit.model.outputs(means, x).detach()  # type: ignore[attr-defined]
-    small = fit.compress()
-    torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
-    assert float((small(x) - y).square().mean().sqrt()) < 0.3
-    report = fit.compression_report()
-    assert report.threshold == 0.0
-    assert (report.dense.units, report.compressed.units) == ([60, 1], [left, 1])
-
-
 def test_masks_by_hand() -> None:
     """ln alpha below 0 is a ratio above 1; the mask has the shape of the weight, a vector's elements are units."""
     model = models.from_module(
@@ -264,11 +220,3 @@ def test_masks_by_hand() -> None:
     ratio = guide.rates()["0.weight"] ** -0.5
     assert float(ratio[0]) > 100
     assert float(ratio[1]) == pytest.approx(1 / 3, rel=0.05)
-
-
-@pytest.mark.parametrize(("low", "high", "start"), [(-20.0, 0.0, 0.0), (-20.0, 80.0, 0.0), (-3.0, -1.0, -1.0)])
-def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float) -> None:
-    guide = guides.LogNormalDropout(network(), low=low, high=high)
-    assert bool((guide.noise_loc["layers.0.weight"] == start).all())
-    drawn = guide.draw(50)["layers.0.weight"] / guide.loc["layers.0.weight"]
-    assert float((drawn.log() - start).abs().max()) < 0.05

@@ -206,13 +206,6 @@ def test_predictions_of_a_new_posterior() -> None:
         fitted(LaplaceGuide, steps=1).predict(X, 5, joint=False)
 
 
-def test_replicates_of_a_new_posterior_are_its_fits() -> None:
-    model = mlp()
-    several = pyrodrop.fit_replicates(model, UniformGuide(model), (X, Y), count=2, steps=5, progress=False)
-    assert not several.failed
-    assert all(math.isfinite(run.elbo(3).value) for run in several)
-
-
 def test_the_data_tree_has_a_new_posteriors_rates_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     fit = fitted(UniformGuide, steps=5)
     tree = pyrodrop.to_arviz(fit, (X, Y), num_samples=30, weights=True)

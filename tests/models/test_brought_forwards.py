@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, private_apis
+from pyrodrop import guides, likelihoods, models, priors
 from tests.small import brought, normal
 
 X = normal(30, 4, seed=1)
@@ -61,28 +58,6 @@ def test_noise_of_the_network_itself_is_refused_before_the_first_step(net: nn.Mo
     model = brought(net)
     with pytest.raises(ValueError, match="draws random numbers itself, in"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-def test_other_threads_may_use_pythons_generator() -> None:
-    """As the event loop of a Dask worker does, here more often."""
-
-    def slow(net: Forward, h: Tensor) -> Tensor:
-        time.sleep(0.01)
-        return h
-
-    stop = threading.Event()
-
-    def busy() -> None:
-        while not stop.wait(0.02):
-            random.random()
-
-    with ThreadPoolExecutor(1) as other:
-        other.submit(busy)
-        try:
-            model = brought(Forward(slow))
-            pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=2, engine="traced")
-        finally:
-            stop.set()
 
 
 def count(net: Forward, h: Tensor) -> Tensor:
@@ -187,27 +162,6 @@ def test_what_a_network_does_in_training_alone_is_refused(
     assert not model.mixes_examples(X)
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
-    def paired(net: Forward, h: Tensor) -> Tensor:
-        return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if net.training else h
-
-    model = brought(Forward(paired))
-    assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
-    with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
-        pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, batch_size=6, estimator="local")
-
-
-def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
-    def cached(net: Forward, h: Tensor) -> Tensor:
-        if not hasattr(net, "table"):
-            net.table = torch.linspace(0, 1, 4)
-        return h * net.table
-
-    model = brought(Forward(cached))
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3)
-    assert run.model.changes_itself == ""
 
 
 class InPlace(nn.Module):
@@ -323,47 +277,3 @@ def test_a_network_that_recomputes_activations_has_the_steps_of_one_that_does_no
         return torch.cat([p.detach().flatten() for p in (*run.guide.parameters(), *run.model.free.parameters())])
 
     torch.testing.assert_close(trained(reentrant), trained(None), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_point_estimate_of_a_network_that_recomputes_activations_is_that_of_a_plain_loop(
-    reentrant: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    model, x, y = recomputing(reentrant), X.double(), Y.double()
-    with caplog.at_level("WARNING", "pyrodrop"):
-        run = pyrodrop.fit(model, guides.Point(model), (x, y), steps=20, lr=0.02, engine="pyro")
-    assert [record.getMessage()[:34] for record in caplog.records] == ["the network recomputes activations"]
-    torch.manual_seed(0)
-    hand = Recomputing(None).double()
-    adam = torch.optim.Adam(hand.parameters(), lr=0.02)
-    for _ in range(20):
-        weights = [layer.weight for layer in (hand.first, hand.second, hand.last)]
-        loss = 2.0 * (hand(x) - y).square().sum() + 0.5 * sum(w.square().sum() for w in weights)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    torch.testing.assert_close(run.predict(x, 1).f[0], hand(x).detach(), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_networks_of_other_threads_recompute_their_activations_as_before(reentrant: bool) -> None:
-    def calls() -> int:
-        BLOCKS.clear()
-        Recomputing(reentrant)(X.clone().requires_grad_()).sum().backward()
-        return len(BLOCKS)
-
-    with private_apis.activations_kept(), ThreadPoolExecutor(1) as other:
-        assert calls() == 2
-        assert other.submit(calls).result() == 4
-    assert calls() == 4
-    assert issubclass(torch.utils.checkpoint.CheckpointFunction, torch.autograd.Function)
-
-
-def test_hooks_on_saved_tensors_are_refused() -> None:
-    def moved(net: Forward, h: Tensor) -> Tensor:
-        with torch.autograd.graph.save_on_cpu():
-            return torch.tanh(h)
-
-    model = brought(Forward(moved))
-    with pytest.raises(ValueError, match="must not have hooks on saved tensors"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)

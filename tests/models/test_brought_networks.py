@@ -1,8 +1,12 @@
-"""Parameters of networks as users bring them: shared, fixed, without a prior or of one's own, against `functional_call`."""
+"""Networks as users bring them: parameters that are shared, fixed or without a prior, and outputs of any form."""
 
 from __future__ import annotations
 
 import copy
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,20 +60,6 @@ def test_a_network_without_anything_to_infer_is_refused() -> None:
         brought(net.requires_grad_(False))
     with pytest.raises(ValueError, match="Call it once on a batch"):
         brought(nn.Sequential(nn.LazyLinear(4)))
-
-
-def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
-    class Reversed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head, self.body = nn.Linear(8, 4), nn.Linear(4, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(torch.tanh(self.body(x)))
-
-    model = brought(Reversed())
-    assert model.first_weights() == ("body.weight",)
-    assert guides.BernoulliDropout(model, 0.2, mask_input=False).rates() == {"head.weight": pytest.approx(0.2)}
 
 
 def test_all_layers_that_see_x_are_found_and_a_residual_is_not_x() -> None:
@@ -142,17 +132,6 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
         brought(Raw(), input_axes={"w": 2})
 
 
-class Casts(nn.Module):
-    """A network that casts to 16 bits by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4).half()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.half()).float()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
     """As those of the network's float32 copy, which a loop by hand trains; buffers, fixed layers and tied weights too."""
@@ -182,30 +161,6 @@ def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: p
         assert torch.equal(value, before[name])
 
 
-def test_a_trained_network_of_16_bits_is_read_in_float32() -> None:
-    """The mean of its passes is that of its float32 copy, over all masks by their probabilities."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).to(torch.bfloat16)
-    reading = pyrodrop.read(net, X, likelihood=likelihoods.Gaussian(4.0), weight_decay=1e-3, num_data=30)
-    f = reading.predict(X[:2].bfloat16(), 4000).f
-    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
-    with torch.no_grad():
-        every = torch.stack([copy.deepcopy(net).float()[1:](X[:2].bfloat16() * z / 0.5) for z in masks])
-    assert f.dtype == torch.float32
-    assert bool(((f.mean(0) - every.mean(0)).abs() < 4.5 * every.std(0) / 4000**0.5).all())
-
-
-def test_a_forward_that_casts_to_16_bits_is_refused_with_the_reason() -> None:
-    model = brought(Casts())
-    with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-    with pytest.raises(ValueError, match=r"16 bits meet it in the forward; cast to the dtype of the weights"):
-        pyrodrop.read(
-            nn.Sequential(nn.Dropout(0.5), Casts()), X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(),
-            num_data=30,
-        )  # fmt: skip
-
-
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(TypeError, match="_orig_mod"):
@@ -221,12 +176,6 @@ def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     for wrapped in (brought, models.WithPriorFunction):
         with pytest.raises(TypeError, match="a module without priors.*got a model, Network"):
             wrapped(brought(net))  # type: ignore[operator]
-
-
-def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
-    model = brought(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
-    assert [units.axis for units in model.input_units().values()] == [0, 0]
-    assert brought(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1
 
 
 class OfAllRows(nn.Module):
@@ -250,3 +199,81 @@ def test_a_network_that_writes_into_its_inputs_is_refused_and_the_data_are_as_be
         pyrodrop.fit(model, guides.MeanField(model), ((x, adjacency), y), steps=2, engine="pyro")
     assert torch.equal(x, before[0])
     assert torch.equal(adjacency, before[1])
+
+
+X = normal(30, 4, seed=1)
+TWO = normal(30, 2, seed=2)
+
+
+class Net(nn.Module):
+    """Two outputs and an auxiliary loss, put together by `pack`."""
+
+    def __init__(self, pack: Callable[..., Any]) -> None:
+        super().__init__()
+        self.body, self.head, self.pack = nn.Linear(4, 6), nn.Linear(6, 2), pack
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.tanh(self.body(x))
+        return self.pack(loss=hidden.square().mean(), logits=self.head(hidden))
+
+
+def test_an_output_that_is_none_is_refused_with_what_the_network_returns() -> None:
+    net = Net(dict)
+    for output, line in (
+        (lambda out: out["logit"], r"network returns, a dict with 'loss', 'logits'; got KeyError: 'logit'"),
+        (lambda out: out, r"returns one tensor, \[N, \.\.\.\]; it returned a dict with 'loss', 'logits'"),
+        (lambda out: out["loss"], r"one row per example, \[N, outputs\].*; got shape \(\)"),
+    ):
+        model = brought(net, output=output)
+        with pytest.raises(ValueError, match=line):
+            pyrodrop.fit(model, guides.Point(model), (X, TWO), steps=1)
+        with pytest.raises(ValueError, match=line):
+            pyrodrop.read(
+                nn.Sequential(nn.Dropout(0.5), net), X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(),
+                num_data=30, output=output,
+            )  # fmt: skip
+
+
+def test_parameters_that_are_not_the_networks_are_refused_and_fixed_ones_are_constants() -> None:
+    """In a plain list, which registers nothing, or in the output: no step would change them."""
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.layers = nn.Linear(4, 6), [nn.Linear(6, 2)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[0](torch.tanh(self.body(x)))  # type: ignore[no-any-return]
+
+    head, listed = nn.Linear(2, 2), Listed()
+    for model in (brought(Net(dict), output=lambda out: head(out["logits"])), brought(listed)):
+        with pytest.raises(
+            ValueError, match="uses some that are not its own, such as those of a layer in a plain list"
+        ):
+            pyrodrop.fit(model, guides.Point(model), (X, TWO), steps=1)
+    listed.layers[0].requires_grad_(False)
+    model = brought(listed)
+    assert pyrodrop.fit(model, guides.Point(model), (X, TWO), steps=1).history.isfinite().all()
+
+
+def negative(out: Any) -> Tensor:
+    return -out["logits"]  # type: ignore[no-any-return]
+
+
+def test_files_know_which_output_is_taken(tmp_path: Path) -> None:
+    net = Net(dict)
+
+    def parts(output: Any) -> tuple[Any, Any]:
+        model = brought(net, output=output)
+        return model, guides.Point(model)
+
+    for output, again, other in (
+        (lambda out: out["logits"], lambda out: out["logits"], negative),
+        (operator.itemgetter("logits"), operator.itemgetter("logits"), operator.itemgetter("loss")),
+    ):
+        run = pyrodrop.fit(*parts(output), (X, TWO), steps=1)
+        path = run.save(tmp_path / "fit.safetensors")
+        assert torch.equal(pyrodrop.Fit.load(path, *parts(again)).predict(X, 1).f, run.predict(X, 1).f)
+        for wrong in (other, None):
+            with pytest.raises(ValueError, match=r"model\.output"):
+                pyrodrop.Fit.load(path, *parts(wrong))

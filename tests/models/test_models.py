@@ -103,54 +103,10 @@ def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
     assert float(variance.mean()) == pytest.approx(1, abs=4 * float(variance.std()) / 50_000**0.5)
 
 
-def test_likelihoods() -> None:
-    """Distributions of y at given outputs, in the units of y."""
-    output, targets = torch.randn(6, 4), Standardize(2.0, 3.0)
-    distribution = likelihoods.Gaussian(0.25)(output, targets)
-    torch.testing.assert_close(distribution.mean, 2 + 3 * output)
-    torch.testing.assert_close(distribution.stddev, torch.full((6, 4), 2.0))
-    twin = likelihoods.HeteroscedasticGaussian()(output, targets)
-    torch.testing.assert_close(twin.mean, 2 + 3 * output[:, :2])
-    torch.testing.assert_close(twin.variance, 9 * torch.exp(-output[:, 2:]))
-    twin = likelihoods.HeteroscedasticGaussian("softplus")
-    twin.factor.fill_(2.0)
-    torch.testing.assert_close(twin(output, targets).variance, 18 * (output[:, 2:].exp().log1p() + 1e-6))
-    assert twin(1e4 * output, targets).variance.isfinite().all()
-    assert twin.describe() == "HeteroscedasticGaussian(link=softplus)"
-    classes = likelihoods.Categorical()(output, Standardize())
-    torch.testing.assert_close(classes.probs, output.softmax(-1))
-    assert likelihoods.Gaussian(2.0, learned=True).describe() == "Gaussian(precision=2, learned)"
-
-
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
     with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
         models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-
-
-def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_is_learned() -> None:
-    """Steps in other units of y are the same steps; a fit that continues keeps what was learned."""
-    import pyrodrop
-    from pyrodrop import guides
-
-    torch.manual_seed(0)
-    x, noise = torch.randn(50, 1), torch.randn(50, 1)
-    precisions = []
-    for scale in (1.0, 64.0):  # a power of 2, which rounds nothing
-        torch.manual_seed(1)
-        likelihood = likelihoods.Gaussian()
-        model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
-        table = data.Dataset(x, scale * (x + noise)).standardized()
-        fit = pyrodrop.fit(model, guides.MeanField(model), table, steps=1, lr=1e-6)
-        assert likelihood.describe() == "Gaussian(precision=1, learned)"
-        assert fit.model.likelihood.precision.item() == pytest.approx(1 / float(table.y.var(correction=0)), rel=1e-4)
-        longer = pyrodrop.fit(model, guides.MeanField(model), table, steps=300, lr=1e-2)
-        learned = longer.model.likelihood.precision.item()
-        again = pyrodrop.fit(longer.model, longer.guide, table, steps=1, lr=1e-6)
-        assert again.model.likelihood.precision.item() == pytest.approx(learned, rel=1e-4)
-        precisions.append(learned * scale**2)
-    assert precisions[0] == pytest.approx(precisions[1], rel=1e-4)
-    assert 0.5 < precisions[0] < 2  # the noise has the standard deviation 1
 
 
 def test_a_wide_and_deep_network_is_a_line_and_a_perceptron() -> None:

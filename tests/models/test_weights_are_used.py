@@ -41,28 +41,6 @@ def with_weights(net: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
     return net
 
 
-LAYERS: list[tuple[Any, dict[str, Any]]] = [
-    (nn.LSTM, {}),
-    (nn.GRU, {"num_layers": 2}),
-    (nn.RNN, {"bidirectional": True}),
-    (nn.LSTM, {"proj_size": 2}),
-]
-
-
-@pytest.mark.parametrize(("kind", "options"), LAYERS)
-def test_recurrent_layers_compute_with_the_weights_given(kind: Any, options: dict[str, Any]) -> None:
-    """One set of them, and many, as the plain layer with these weights loaded."""
-    net = Recurrent(kind, **options)
-    model = model_of(net)
-    weights = {n: torch.randn(2, 3, *w.shape) for n, w in model.weight_sites().items()}
-    want = torch.stack(
-        [with_weights(net, {n: w.flatten(0, 1)[i] for n, w in weights.items()})(X) for i in range(6)]
-    ).unflatten(0, (2, 3))
-    torch.testing.assert_close(model.outputs(weights, X), want)
-    torch.testing.assert_close(model.outputs({n: w[1, 2] for n, w in weights.items()}, X), want[1, 2])
-    torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))  # and then its own again
-
-
 def test_recurrent_layers_realise_one_draw() -> None:
     """Noise of the activations cannot be that of one weight at all times: these and all examples see the one draw that the
     trace holds."""
@@ -134,19 +112,3 @@ def test_a_network_that_chooses_its_way_is_not_refused() -> None:
     nn.init.constant_(dead[0].bias, -100.0)
     model = model_of(dead)
     pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
-
-
-def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a layer that does not follow its attributes, as PyTorch's have to."""
-    monkeypatch.setattr(nn.RNNBase, "__setattr__", nn.Module.__setattr__)
-    monkeypatch.setattr(nn.RNNBase, "_update_flat_weights", lambda self: None, raising=False)
-    model = model_of(Recurrent(nn.LSTM))
-    with pytest.raises(ValueError, match=r"no gradient: layer.weight_ih_l0, layer.weight_hh_l0\. .*uses a copy"):
-        pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
-
-
-def test_dropout_inside_a_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"got a network with layers layer that drop units: build them with dropout=0"):
-        model_of(Recurrent(nn.LSTM, num_layers=2, dropout=0.1))
-    with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\).*; and with layers 0 that drop units"):
-        model_of(nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.Dropout(0.1)))

@@ -1,16 +1,19 @@
-"""The checks of arguments: what they take, what they refuse, and what the refusal says."""
+"""The checks of arguments and the constraints in signatures: what they take, what they refuse, and what the refusal says."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from pyrodrop import arguments, names
+from pyrodrop import arguments
+from pyrodrop.constraints import Count, Progress, Real, Seed, checked, constraints_of
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])
@@ -25,14 +28,6 @@ def test_a_real(value: Any) -> None:
     number = arguments.real(value, "lr", "the learning rate", above=0, below=1)
     assert number == 0.5
     assert type(number) is float
-
-
-def test_bounds_that_are_allowed_themselves() -> None:
-    assert [arguments.real(v, "a", "b", least=0, most=1) for v in (0, 1)] == [0.0, 1.0]
-    with pytest.raises(ValueError, match="at least 0 and at most 1; got 1.5"):
-        arguments.real(1.5, "a", "b", least=0, most=1)
-    with pytest.raises(ValueError, match="must be a finite number; got inf"):
-        arguments.real(math.inf, "a", "b")
 
 
 def test_a_path() -> None:
@@ -61,14 +56,6 @@ def test_scales_and_variances_are_those_that_float32_holds() -> None:
             arguments.variance(outside**2, "precision", "a precision")
 
 
-def test_a_tensor() -> None:
-    values = torch.ones(2, 3)
-    assert arguments.tensor(values, "loc", "the location") is values
-    assert arguments.tensor(values.bool(), "keep", "a mask", bools=True).dtype == torch.bool
-    arguments.tensor(torch.tensor([math.inf]), "score", "a score", finite=False)
-    arguments.tensor(torch.tensor([1e38, 1e38, 1e38, 1e38]), "loc", "a location")  # their sum is infinite
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "message"),
     [
@@ -88,24 +75,76 @@ def test_no_tensor(value: Any, kind: type[Exception], message: str) -> None:
         arguments.tensor(value, "loc", "the location", floating=True, above=0)
 
 
-def test_a_number_or_a_tensor() -> None:
-    assert arguments.real_or_tensor(2, "loc", "it") == 2.0
-    values = torch.tensor([1.0, 2.0])
-    assert arguments.real_or_tensor(values, "loc", "it", most=2) is values
-    for value in ("x", torch.tensor([3.0]), torch.tensor(3.0), 3.0):
-        with pytest.raises((TypeError, ValueError), match="loc is it and .*must be .*at most 2; got"):
-            arguments.real_or_tensor(value, "loc", "it", most=2)
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+Colour = Literal["red", "blue"]
 
 
-def test_names_of_another_type_are_refused() -> None:
-    choices = Literal["a", "b"]
-    assert names.one_of("a", choices, "kind") == "a"
-    for value in ("c", None, 1, ["a"], np.array(["a", "b"]), torch.ones(2)):
-        with pytest.raises(ValueError, match="kind must be 'a' or 'b'; got"):
-            names.one_of(value, choices, "kind")
-        with pytest.raises(ValueError, match="no kind is called .*; there are a, b"):
-            names.known(value, ("a", "b"), "kind")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="rate: the keys must be patterns of parameter names, which are str; got 0"):
-        names.by_name({0: 1.0}, ["w"], "rate")
-    with pytest.raises(ValueError, match="rate must have a value for every parameter.*'w'; got an empty mapping"):
-        names.by_name({}, ["w"], "rate")
+@checked
+def paint(
+    walls: Annotated[int, Count("the number of walls", most=4)],
+    price: Decimal | None = None,
+    *,
+    colour: Colour = "red",
+    coats: Annotated[float, Real("the number of coats", above=0)] | None = None,
+    seed: Seed = 0,
+    progress: Progress = None,
+) -> tuple[Any, ...]:
+    """Returns what arrives."""
+    return walls, price, colour, coats, seed, progress
+
+
+def test_arguments_arrive_as_pythons_own_types() -> None:
+    got = paint(np.int64(3), "dear", coats=np.float32(0.5), seed=np.uint8(7), progress=np.True_)  # type: ignore[arg-type]
+    assert got == (3, "dear", "red", 0.5, 7, True)
+    assert [type(value) for value in got] == [int, str, str, float, int, bool]
+    assert paint(walls=1) == paint(walls=1, coats=None, progress=None) == (1, None, "red", None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"walls": 5}, ValueError, "^walls is the number of walls and must be a whole number from 1 to 4; got 5$"),
+        ({"walls": None}, TypeError, "^walls .* got None$"),
+        ({"walls": 1, "colour": "blu"}, ValueError, "^colour must be 'red' or 'blue'; got 'blu'; did you mean 'blue'"),
+        ({"walls": 1, "coats": 0}, ValueError, "^coats .* above 0; got 0$"),
+        ({"walls": 1, "sheds": 1}, TypeError, "unexpected keyword argument 'sheds'"),
+        ({}, TypeError, "missing 1 required positional argument: 'walls'"),
+    ],
+)
+def test_what_is_not_allowed_is_refused(arguments: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        paint(**arguments)
+    if "walls" in arguments:
+        with pytest.raises(error, match=match):
+            paint(arguments.pop("walls"), **arguments)  # by place as by name
+
+
+def test_people_see_types() -> None:
+    assert str(inspect.signature(paint)).replace("'", "") == (
+        "(walls: int, price: Decimal | None = None, *, colour: Colour = red, coats: float | None = None, seed: int = 0, "
+        "progress: bool | None = None) -> tuple[Any, ...]"
+    )
+    assert {name: each.allowed() for name, each in constraints_of(paint).items()} == {
+        "walls": "a whole number from 1 to 4",
+        "colour": "'red' or 'blue'",
+        "coats": "a finite number above 0",
+        "seed": "a whole number of at least 0",
+        "progress": "True or False",
+    }
+
+
+def test_fields_are_checked() -> None:
+    @checked
+    @dataclass(frozen=True)
+    class Size:
+        width: Annotated[int, Count("the width")] = 1
+        depth: Annotated[float, Real("the depth")] = 1.0
+
+    assert type(Size(np.int32(2)).width) is int  # type: ignore[arg-type]
+    assert repr(Size(depth=3)).endswith("Size(width=1, depth=3)")
+    assert str(inspect.signature(Size)).replace("'", "") == "(width: int = 1, depth: float = 1.0) -> None"
+    with pytest.raises(ValueError, match="^width is the width and must be a whole number of at least 1; got 0$"):
+        Size(0)
+    assert list(constraints_of(Size)) == ["width", "depth"]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
-from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-import pyrodrop
 from pyrodrop import Replicates, guides, likelihoods
 from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
 
@@ -82,26 +77,6 @@ def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> Non
 
 
 @pytest.mark.more
-def test_an_outlying_row_leaves_all_predictions_finite() -> None:
-    """One of the training rows, held out in a part of them, lies 60 standard deviations away."""
-    x = np.concatenate([RNG.normal(size=(299, 4)), np.full((1, 4), 1000.0)])
-    model = NetworkRegressor(max_steps=300, members=2, random_state=0).fit(x, x[:, 0] * RNG.normal(size=300))
-    mean, sd, quantiles = model.predict(x, return_std=True, quantiles=(0.01, 0.99))
-    assert np.isfinite([*mean, *sd, *quantiles.flat]).all()
-
-
-@pytest.mark.more
-def test_a_seed_repeats_and_none_does_not() -> None:
-    def predicted(seed: Any) -> Any:
-        return NetworkRegressor((8,), members=2, max_steps=20, random_state=seed).fit(X, Y).predict(X)
-
-    np.testing.assert_array_equal(predicted(3), predicted(3))
-    np.testing.assert_array_equal(predicted(np.random.RandomState(3)), predicted(np.random.RandomState(3)))
-    assert np.abs(predicted(3) - predicted(4)).max() > 0
-    assert np.abs(predicted(None) - predicted(None)).max() > 0
-
-
-@pytest.mark.more
 def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     df = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["u", "v"] * 40)
     columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]), (OneHotEncoder(), ["kind"]))
@@ -112,15 +87,6 @@ def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     assert search.predict(df).shape == (80,)
     assert search.best_score_ > 0.3
     assert clone(search.best_estimator_)[-1].get_params()["max_steps"] == 100
-
-
-@pytest.mark.more
-def test_sparse_rows_are_the_dense_ones_and_other_likelihoods_work() -> None:
-    counts = RNG.poisson(np.exp(np.clip(X[:, 0] - 7, None, 2)))
-    model = NetworkRegressor(**SMALL, likelihood=likelihoods.Poisson(), max_steps=100)
-    dense, sparse = (clone(model).fit(table, counts).predict(X) for table in (X, csr_matrix(X)))
-    np.testing.assert_array_equal(dense, sparse)
-    assert (dense > 0).all()
 
 
 def test_a_single_network_and_its_classes() -> None:
@@ -134,26 +100,10 @@ def test_a_single_network_and_its_classes() -> None:
     np.testing.assert_array_equal(model.predict_proba(X[::-1])[::-1].round(12), probabilities.round(12))
 
 
-def test_a_training_that_is_not_done_is_a_convergence_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One of each fit, which filters of Python and scikit-learn know, whatever the number of networks."""
-    monkeypatch.setattr(
-        "pyrodrop.training.worth.REASONS", [lambda fit: "training may not be done: the loss still falls"]
-    )
-    with pytest.warns(ConvergenceWarning, match="the loss still falls.*max_steps") as seen:
-        NetworkClassifier(**SMALL, max_steps=100).fit(X, LABELS)
-    assert len(seen) == 1
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"posterior": "laplace"}, "posterior must be one of 'dropout'.*'laplace'"),
-        ({"members": 0}, "members is the number of networks.*got 0"),
-        ({"max_steps": -1}, "max_steps is the number of gradient steps.*got -1"),
-        ({"hidden_layer_sizes": ()}, "hidden must have at least one layer"),
         ({"hidden_layer_sizes": 50}, "hidden_layer_sizes are the numbers of units.*got the int 50"),
         ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
         ({"likelihood": likelihoods.Ordinal(3)}, r"likelihood must be of numbers; got Ordinal\(3\), of class labels"),
@@ -162,29 +112,6 @@ def test_a_training_that_is_not_done_is_a_convergence_warning(
 def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         NetworkRegressor(**{**SMALL, **changes}).fit(X, Y)
-
-
-@pytest.mark.more
-def test_rows_of_rare_columns_are_predicted() -> None:
-    """Ten columns are 1 in six of 6,000 rows. They say nothing about y, which is a skewed function of another column."""
-    rng = np.random.default_rng(0)
-    rare = np.zeros((6000, 10))
-    rare[:6] = 1
-    x = np.column_stack([rng.normal(size=(6000, 2)), rare])
-    y = np.exp(1 + 0.6 * x[:, 0] + 0.4 * rng.normal(size=6000))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of few steps
-        model = NetworkRegressor(members=1, max_steps=250, random_state=0).fit(x, y)
-    assert np.sqrt(np.mean((model.predict(x[:6]) - y[:6]) ** 2)) < y.std()
-    assert model.predict(x[:6], return_std=True)[1].max() < 3 * y.std()
-    assert model.score(x, y) > 0.5
-
-
-def test_sparse_columns_of_a_frame_are_numbers() -> None:
-    dense = pd.get_dummies(pd.Series(list("abcd") * 20))
-    sparse, options = pd.get_dummies(pd.Series(list("abcd") * 20), sparse=True), {**SMALL, "max_steps": 5}
-    first, second = (NetworkRegressor(**options).fit(table, Y).predict(table) for table in (dense, sparse))
-    np.testing.assert_array_equal(first, second)
 
 
 def test_several_columns_of_y_are_predicted_together() -> None:
@@ -200,20 +127,6 @@ def test_several_columns_of_y_are_predicted_together() -> None:
     assert model.score(x, both) > 0.9
     with pytest.raises(ValueError, match="y should be a 1d array"):
         NetworkClassifier(**SMALL).fit(X, np.column_stack([LABELS, LABELS]))
-
-
-@pytest.mark.more
-def test_several_columns_of_labels() -> None:
-    labels = np.column_stack([LABELS, np.where(X[:, 1] > 7, "far", "near")])
-    classes = MultiOutputClassifier(NetworkClassifier(**SMALL, max_steps=30)).fit(X, labels).predict(X)
-    assert set(classes[:, 1]) <= {"far", "near"}
-
-
-def test_the_estimators_are_an_attribute_of_the_package() -> None:
-    """As before anything else has imported them. They need an extra, so that a star leaves them out."""
-    assert pyrodrop.__getattr__("sklearn").NetworkRegressor is NetworkRegressor
-    assert "sklearn" in dir(pyrodrop)
-    assert "sklearn" not in pyrodrop.__all__
 
 
 def test_numbers_may_be_missing() -> None:

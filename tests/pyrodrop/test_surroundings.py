@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.devices import made_on
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)
 Y = X[:, :1].sin()
@@ -154,18 +153,3 @@ def test_blocks_that_change_nothing_are_allowed() -> None:
             assert torch.equal(fit().losses, want)
     with torch.inference_mode():
         CALLS["read"]()
-
-
-def test_a_model_made_without_values_is_not_trained() -> None:
-    with torch.device("meta"):
-        model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-        guide = guides.MeanField(model)
-    with pytest.raises(ValueError, match="of this MLP is on the meta device"):
-        pyrodrop.fit(model, guide, (X, Y), steps=2)
-
-
-def test_new_tensors_of_a_program_are_on_the_requested_device_whatever_the_default_is() -> None:
-    for default in ("cpu", "meta"):
-        for device in ("cpu", "meta"):
-            with torch.device(default), made_on(torch.device(device)):
-                assert torch.ones(2).device.type == device

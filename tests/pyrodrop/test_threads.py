@@ -190,25 +190,6 @@ def test_a_handler_in_another_thread_is_waited_for() -> None:
         other.result(60)
 
 
-def test_the_same_thread_may_look_and_even_train() -> None:
-    seen = []
-
-    def look(fit: pyrodrop.Fit, epochs: int) -> None:
-        seen.append((float(fit.predict(X, 4).mean.sum()), fit.elbo(2).value, fitted(2).losses))
-
-    assert torch.equal(fitted(4, after_epoch=look).history, fitted(4).history)
-    assert len(seen) == 4
-
-
-def test_a_training_that_fails_leaves_the_others_free() -> None:
-    def fail(*_: Any) -> None:
-        raise KeyError("no")
-
-    assert isinstance(in_a_thread(lambda: fitted(3, after_epoch=fail)), KeyError)
-    assert isinstance(in_a_thread(lambda: fitted(0)), ValueError)
-    assert len(fitted(2).history) == 2
-
-
 class Leaving(nn.Module):
     """A network that, once asked to, leaves a handler on Pyro's stack and raises an error."""
 
@@ -259,37 +240,3 @@ def test_parameters_that_another_thread_reads_are_in_no_trace() -> None:
         assert not capture.trace.nodes
         assert torch.equal(read, guide.loc[name])
         assert list(capture.trace.nodes) == [f"loc.{name}"]
-
-
-class Meeting(nn.Module):
-    """A network during whose calls another thread does something."""
-
-    meanwhile: Callable[[], Any] = staticmethod(lambda: None)
-
-    def __init__(self, noise: float = 0.0) -> None:
-        super().__init__()
-        self.first, self.last, self.noise = nn.Linear(3, 4), nn.Linear(4, 1), noise
-
-    def forward(self, x: Tensor) -> Tensor:
-        met = in_a_thread(Meeting.meanwhile)
-        if isinstance(met, Exception):
-            raise met
-        return self.last(self.first(x)) + (self.noise and self.noise * torch.rand(()))
-
-
-def met(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Any], noise: float = 0.0) -> models.NetworkModel:
-    monkeypatch.setattr(Meeting, "meanwhile", staticmethod(meanwhile))
-    return models.from_module(Meeting(noise), priors.Gaussian(), likelihoods.Gaussian(4.0))
-
-
-def test_plain_networks_of_other_threads_run_while_a_guide_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torch.fx`, which looks for the first layer, replaces the calls of all modules."""
-    plain = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
-    guide = guides.BernoulliDropout(met(monkeypatch, lambda: plain(X)), 0.1, mask_input=False)
-    assert {name: float(rate) for name, rate in guide.rates().items()} == {"last.weight": pytest.approx(0.1)}
-
-
-def test_a_network_is_not_refused_for_what_another_thread_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    met(monkeypatch, lambda: torch.rand(3)).properties(X)
-    with pytest.raises(ValueError, match="draws random numbers itself"):
-        met(monkeypatch, lambda: torch.rand(3), noise=0.1).properties(X)

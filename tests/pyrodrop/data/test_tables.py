@@ -1,9 +1,10 @@
-"""Airfoil and bikes: their columns and splits, against pandas and scikit-learn, and the grades of wine."""
+"""Tables: their columns and splits are the published ones, their standardisation is that of the training rows."""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import importlib
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from pyrodrop import data
-from pyrodrop.data import tables
+from pyrodrop.data.tables import TABLES, UCI
 from pyrodrop.zoo.sources import SOURCES
 
 FILES = {"airfoil": ("airfoil.csv", "target", 5), "bikes": ("bike_sharing_hour.csv.gz", "cnt", 1)}
@@ -31,23 +32,6 @@ def test_a_table_is_its_file_and_its_first_split_that_of_bde(name: str, data_fol
     np.testing.assert_array_equal(whole.y, frame[[target]].to_numpy(float))
     train, test = train_test_split(np.arange(len(frame)), test_size=0.2, random_state=0)
     assert (len(whole), whole.rows[0][0].tolist(), whole.rows[0][1].tolist()) == (count, train.tolist(), test.tolist())
-
-
-def test_bikes_are_downloaded_as_text(data_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whose hash is that of the content of the packed file."""
-    there, content = data.bikes(), gzip.decompress((data_folder / "tables" / FILES["bikes"][0]).read_bytes())
-    assert hashlib.sha256(content).hexdigest() == tables.TABLES["bikes"].published
-    asked: list[tuple[str, ...]] = []
-
-    def downloaded(place: str, what: str, url: str, known_hash: str) -> Path:
-        asked.append((place, url.rpartition("/")[2], known_hash))
-        (tmp_path / "hour.csv").write_bytes(content)
-        return tmp_path / "hour.csv"
-
-    monkeypatch.delenv("PYRODROP_DATA")
-    monkeypatch.setattr(tables, "data_file", downloaded)
-    assert torch.equal(data.bikes().x, there.x)
-    assert asked == [("tables/bike_sharing_hour.csv", "hour.csv", tables.TABLES["bikes"].published)]
 
 
 def test_grades_of_wine_are_its_numbers_less_three(data_folder: Path) -> None:
@@ -80,3 +64,94 @@ def test_larynx_has_ends_of_times_and_folds_that_are_all_of_it() -> None:
         assert (len(split.train), len(split.test)) == (72, 18)
         torch.testing.assert_close(split.train.inputs.loc, split.train.x.mean(0))
         assert split.test.inputs is split.train.inputs
+
+
+uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
+
+
+@pytest.mark.parametrize("name", UCI)
+def test_the_splits_are_the_published_ones(name: str, data_folder: Path) -> None:
+    """The first and the last published test index files of every set, and how many splits there are."""
+    folder = (data_folder / UCI[name].file).parent
+    table = data.uci(name)
+    count = int((folder / "n_splits.txt").read_text())
+    assert len(table) == count
+    for number in (0, count - 1):
+        published = np.loadtxt(folder / f"index_test_{number}.txt").astype(int)
+        assert table.rows[number][1].tolist() == published.tolist()
+    sizes = {(len(train), len(test)) for train, test in table.rows}
+    assert len(sizes) == 1, "splits of one size, which replicates of a fit need"
+    features = np.loadtxt(folder / "index_features.txt").astype(int).tolist()
+    target = int((folder / "index_target.txt").read_text())
+    raw = torch.from_numpy(np.loadtxt(folder / "data.txt"))
+    torch.testing.assert_close(table.x, raw[:, features])
+    torch.testing.assert_close(table.y, raw[:, [target]])
+
+
+def test_a_split_is_standardised_by_its_training_rows(data_folder: Path) -> None:
+    """Against numpy; the columns of naval that never change are only centred."""
+    table = data.uci("naval")
+    split = table[3]
+    train, test = table.rows[3]
+    assert sorted(torch.cat([train, test]).tolist()) == list(range(11934))
+    assert split.train.x.shape == (10741, 16)
+    assert split.test.y.shape == (1193, 1)
+    assert split.test.inputs is split.train.inputs
+    assert split.test.targets is split.train.targets
+    raw = table.x[train].numpy()
+    sd = raw.std(0)
+    constant = raw.min(0) == raw.max(0)
+    assert constant.sum() == 2
+    sd[constant] = 1
+    want = (raw - raw.mean(0)) / sd
+    torch.testing.assert_close(split.train.inputs(split.train.x).double().numpy(), want, atol=2e-3, rtol=0)
+    assert bool((split.train.inputs(split.train.x)[:, constant] == 0).all())
+    y = table.y[train].numpy()
+    np.testing.assert_allclose(split.train.targets(split.train.y).numpy(), (y - y.mean()) / y.std(), atol=1e-4)
+    assert [s.name for s in table[:2]] == ["naval-0", "naval-1"]
+
+
+def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    with pytest.raises(
+        FileNotFoundError, match=r"published table of yacht is expected at .*uci/yacht/data.txt, but this file does not"
+    ):
+        data.uci("yacht")
+    file = tmp_path / "uci" / "yacht" / "data.txt"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content[:-2])
+    with pytest.raises(
+        ValueError,
+        match="not the published table of yacht: its SHA-256 hash is [0-9a-f]+ and should be [0-9a-f]+; remove it",
+    ):
+        data.uci("yacht")
+    for changed, said in [
+        (b"1 2 3\n4 5\n", "7 columns of numbers"),
+        (b"1 2 3 4 5 6 7\n" * 2, "308 rows of 7 columns; got 2 rows of 7"),
+    ]:
+        file.write_bytes(changed)
+        monkeypatch.setitem(TABLES, "yacht", UCI["yacht"]._replace(sha256=hashlib.sha256(changed).hexdigest()))
+        with pytest.raises(ValueError, match=said):
+            data.uci("yacht")
+
+
+def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small file of the same format: the year first, then the features; the last rows test."""
+    monkeypatch.setattr(uci, "YEAR_TRAIN", 5)
+    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=7, columns=4))
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    file = tmp_path / TABLES["year"].file
+    file.parent.mkdir(parents=True)
+    lines = [f"{1990 + i},{i}.5,{-i},{i * i}" for i in range(7)]
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("YearPredictionMSD.txt", "\n".join(lines))
+    (split,) = data.uci("year")
+    assert split.train.y[:, 0].tolist() == [1990, 1991, 1992, 1993, 1994]
+    assert split.test.x.tolist() == [[5.5, -5, 25], [6.5, -6, 36]]
+    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=6, columns=4))
+    with pytest.raises(ValueError, match="6 rows of 4 columns; got 7 rows of 4"):
+        data.uci("year")
+    file.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="not the archive YearPredictionMSD.txt.zip"):
+        data.uci("year")

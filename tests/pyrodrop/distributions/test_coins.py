@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -74,13 +73,6 @@ def test_entries_of_coins_are_independent(keep: float) -> None:
     assert stats.chisquare(patterns.numpy(), expected.numpy()).pvalue > 1e-4
 
 
-def test_rates_by_column() -> None:
-    rates = torch.tensor([0.2, 0.8])
-    draws = coins(rates, (50_000, 2))
-    torch.testing.assert_close(draws.mean(0), rates, atol=0.01, rtol=0)
-    assert coins(torch.tensor(0.5), ()).shape == ()
-
-
 @pytest.mark.parametrize("keep", [0.0, 1e-3, 0.3, 0.5, 255.5 / 256, 1.0])
 def test_masks_of_a_stack_have_their_rates(keep: float) -> None:
     """Also between multiples of 1/256: the rate is a count of 4 million, and so is that of a replicate beside it."""
@@ -105,39 +97,6 @@ def test_masks_of_a_stack_are_independent(axis: int) -> None:
     chances = torch.tensor([1 - 0.3 - 0.1 / 256, 0.3 + 0.1 / 256]).double()
     expected = counts.sum() * (chances[:, None] * chances).flatten()
     assert stats.chisquare(counts.numpy(), expected.numpy() * float(counts.sum() / expected.sum())).pvalue > 1e-5
-
-
-@pytest.mark.parametrize("layout", ["a row", "a column", "one entry", "transposed", "every second", "a scalar"])
-def test_the_memory_layout_of_the_rates_does_not_matter(layout: str) -> None:
-    many = torch.linspace(0.05, 0.95, 64).reshape(8, 8)
-    rates = {
-        "a row": many[:1, :4].expand(3, 4),
-        "a column": many[:3, :1].expand(3, 4),
-        "one entry": many[:1, 5:6].expand(3, 4),
-        "transposed": many[:4, :3].T,
-        "every second": many[:6:2, :8:2],
-        "a scalar": torch.tensor(0.3).expand(3, 4),
-    }[layout]
-    torch.manual_seed(2)
-    strided = coins(rates, (20_000, 3, 4))
-    torch.manual_seed(2)
-    assert torch.equal(strided, coins(rates.contiguous(), (20_000, 3, 4)))
-    z = (strided.mean(0) - rates) / (rates * (1 - rates) / 20_000).sqrt()
-    assert float(z.abs().max()) < 4.5
-
-
-def test_masks_without_entries() -> None:
-    for rates in (torch.tensor(0.3), torch.tensor(0.3).expand(0, 4), torch.full((4,), 0.3)):
-        assert coins(rates, (0, 4)).shape == (0, 4)
-    assert keep_mask((0, 4), 0.3).shape == (0, 4)
-
-
-def test_a_rate_of_a_keep_mask_may_be_a_whole_number_or_a_tensor() -> None:
-    assert bool(keep_mask((100, 100), 0).all())
-    torch.manual_seed(1)
-    of_tensor = keep_mask((50, 50), torch.tensor(0.25))  # type: ignore[arg-type]
-    torch.manual_seed(1)
-    assert torch.equal(of_tensor, keep_mask((50, 50), 0.25))
 
 
 def test_vmap_decides_about_randomness() -> None:
@@ -216,51 +175,3 @@ def test_shapes_seeds_and_ends_of_a_keep_mask() -> None:
     assert keep_mask((4, 0), 0.3).shape == (4, 0)
     assert keep_mask((), 0.3).shape == keep_mask((), 0.5).shape == ()
     assert keep_mask((9,), 0.3, device="cpu").device.type == "cpu"
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.7, 0.75])
-@pytest.mark.parametrize("bits", [None, 8, 16])
-def test_numpys_comparison_is_pytorchs(rate: float, bits: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masks are compared by NumPy on a CPU and by PyTorch elsewhere."""
-
-    def by_pytorch(comparison: Any, pieces: Any, threshold: Any) -> Tensor:
-        cuts = threshold if isinstance(threshold, int) else torch.from_numpy(threshold)
-        return getattr(torch, comparison.__name__)(torch.from_numpy(pieces), cuts)
-
-    seed = torch.Generator()
-    ours = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
-    monkeypatch.setattr(module, "_compared", by_pytorch)
-    assert torch.equal(ours, keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5)))
-
-
-class OfGpu(Tensor):
-    """A tensor of a CPU that says that it is on a GPU, so that PyTorch compares it."""
-
-    is_cuda = True  # type: ignore[assignment]
-    device = torch.device("cuda")
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.7, 0.75])
-@pytest.mark.parametrize("bits", [8, 16])
-def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = torch.Generator()
-    of_cpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
-    fill = module._fill
-    monkeypatch.setattr(module, "_fill", lambda *given: fill(*given).as_subclass(OfGpu))
-    of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
-    assert isinstance(of_gpu, OfGpu)
-    assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("bits", [8, 16])
-def test_masks_on_a_gpu(bits: int) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    mask = keep_mask((100_000, 24), 0.3, bits=bits, device="cuda").double()
-    assert mask.device.type == "cuda"
-    z = (mask.mean(0) - 0.7) / math.sqrt(0.21 / 100_000)
-    assert float(z.abs().max()) < 4.5
-    assert bool((coins(torch.tensor(1.0, device="cuda"), (1_000_000,)) == 1).all())
-    ones = int(coins(torch.tensor(0.7, device="cuda"), (1_000_000,)).sum(dtype=torch.float64))
-    assert stats.binomtest(ones, 1_000_000, 0.7).pvalue > 1e-4

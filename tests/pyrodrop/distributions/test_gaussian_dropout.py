@@ -67,13 +67,6 @@ def test_activations_have_kingmas_moments(kind: str) -> None:
     assert float(((square.mean(0) - delta) / (square.std(0) / math.sqrt(DRAWS))).abs().max()) < 4
 
 
-def test_type_a_moves_the_weights_of_a_unit_together() -> None:
-    q = CorrelatedNormal(torch.randn(3, 4), 0.0)
-    ratio = q.sample((50,)) / q.loc
-    assert float(ratio.std(1).max()) < 1e-12
-    assert float(ratio.std(0).min()) > 0.1
-
-
 def test_type_b_density_and_entropy() -> None:
     m, log_alpha = torch.randn(3, 4), torch.randn(3, 4)
     q = MultiplicativeNormal(m, log_alpha)
@@ -114,13 +107,6 @@ def test_a_rate_gets_its_gradient_through_the_relaxed_mask() -> None:
     q.rsample((DRAWS,)).mean().backward()
     r = torch.sigmoid(logit.detach())
     torch.testing.assert_close(logit.grad, -r * (1 - r), rtol=0.05, atol=0)
-
-
-def test_relaxed_log_prob_is_minus_the_entropy_in_the_mean() -> None:
-    rate = torch.tensor([0.1, 0.4])
-    q = RelaxedBernoulliMixture(torch.ones(3, 2), torch.logit(rate), temperature=0.01)
-    entropy = -(rate * rate.log() + (1 - rate) * (1 - rate).log()).sum()
-    torch.testing.assert_close(q.log_prob(q.sample((DRAWS,))).mean(), -entropy, rtol=0.02, atol=0)
 
 
 def test_log_uniform_density() -> None:

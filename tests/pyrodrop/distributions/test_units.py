@@ -17,14 +17,12 @@ from pyrodrop.distributions import (
     BernoulliMixture,
     CorrelatedNormal,
     InputUnits,
-    MultiplicativeNormal,
     PooledNormal,
     RelaxedBernoulliMixture,
 )
 from pyrodrop.guides import (
     BernoulliDropout,
     ConcreteDropout,
-    DropConnect,
     GaussianDropout,
     LogNormalDropout,
     VariationalDropout,
@@ -219,30 +217,6 @@ def test_at_rate_0_it_is_taken(make: Callable[..., BernoulliDropout]) -> None:
     torch.testing.assert_close(token, guide.loc["token"].detach().expand(6, 1, 1, 3))
     noise = {name: guide.posterior(name).noise_shape for name in ("first", "words", "bias")}  # type: ignore[attr-defined]
     assert noise == {"first": (4,), "words": (5,), "bias": (3,)}
-
-
-def test_dropped_weights_need_no_units() -> None:
-    guide = DropConnect(WithUnits(UNITS, SHAPES), 0.5)
-    assert 0 < (guide.draw(100)["token"] == 0).float().mean() < 1
-
-
-def test_rates_by_input_are_one_per_unit() -> None:
-    model = WithUnits(
-        {n: u for n, u in UNITS.items() if n != "token"}, {n: s for n, s in SHAPES.items() if n != "token"}
-    )
-    for guide in (VariationalDropout(model, "A", "input"), VariationalDropout(model, "B", "input")):
-        assert {n: tuple(r.shape) for n, r in guide.rates().items()} == {"first": (4,), "words": (5,), "bias": (3,)}
-    q = guide.posterior("words")
-    assert isinstance(q, MultiplicativeNormal)
-    assert q.log_alpha.shape == (5, 1)
-    concrete = ConcreteDropout(model, "input")
-    torch.testing.assert_close(concrete.mean()["first"], concrete.loc["first"].detach())
-
-
-def test_the_weights_that_see_x_are_the_models_to_say() -> None:
-    model = WithUnits({"a": InputUnits(), "b": InputUnits()}, {"a": (3, 3), "b": (3, 3)}, first="b")
-    assert list(BernoulliDropout(model, 0.5, mask_input=False).rates()) == ["a"]
-    assert list(ConcreteDropout(model, mask_input=False).rates()) == ["a"]
 
 
 def test_ard_by_unit_refuses_what_is_no_layers_weight() -> None:

@@ -56,25 +56,6 @@ def test_log_likelihood_survives_logits_whose_probabilities_underflow() -> None:
     assert metrics.negative_log_likelihood(logits[0].softmax(-1), torch.tensor([0])) == math.inf
 
 
-@pytest.mark.more
-def test_ece_of_a_calibrated_classifier_goes_to_zero_as_one_over_root_n() -> None:
-    """Its mean is sqrt(2 / pi) sum_b sqrt(sum_{B_b} conf (1 - conf)) / N, from the central limit theorem; within 4 s.e."""
-    sizes, repeats, means = (1000, 4000, 16_000), 100, []
-    for n in sizes:
-        errors, want = [], []
-        for _ in range(repeats):
-            p = dist.Dirichlet(torch.ones(4)).sample((n,))
-            errors.append(metrics.ece(p, dist.Categorical(p).sample(), bins=10))
-            confidence = p.max(-1).values.numpy()
-            noise, _ = np.histogram(confidence, 10, (0, 1), weights=confidence * (1 - confidence))
-            want.append(math.sqrt(2 / math.pi) * np.sqrt(noise).sum() / n)
-        gap = np.subtract(errors, want)
-        assert abs(gap.mean()) < 4 * gap.std() / math.sqrt(repeats)
-        means.append(np.mean(errors))
-    slope = np.polyfit(np.log(sizes), np.log(means), 1)[0]
-    assert slope == pytest.approx(-0.5, abs=0.05)
-
-
 @pytest.mark.parametrize("ece", [metrics.ece, metrics.adaptive_ece])
 def test_ece_of_known_miscalibration(ece: object) -> None:
     """Right with probability c^2 where it says c ~ U(1/2, 1): E[c - c^2] = 1/6. And .9 said, .6 right: .3 exactly."""
@@ -101,24 +82,6 @@ def test_ece_counted_by_hand() -> None:
     curve = metrics.calibration_curve(p, y, 2)  # of equal width: all are in the upper half
     assert [float(v) for v in curve] == pytest.approx([0.75, 0.75, 1.0])
     assert metrics.ece(p, y, bins=2) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:
-    c, right = 0.5 + torch.rand(600) / 2, torch.rand(600) < 0.8
-    order = c.argsort().numpy()
-    parts = np.split((right.double() - c).numpy()[order], 15)
-    want = sum(abs(gap.sum()) for gap in parts) / 600
-    assert metrics.adaptive_ece(*surely(c, right)) == pytest.approx(want, rel=1e-10)
-
-
-def test_the_order_of_rows_does_not_matter() -> None:
-    """Also where confidences are equal, which then share a bin."""
-    c, right = 0.5 + torch.randint(6, (100,)) / 10.0, torch.rand(100) < 0.7
-    p, y = surely(c.clamp_max(1), right)
-    for _ in range(5):
-        rows = torch.randperm(100)
-        assert metrics.adaptive_ece(p[rows], y[rows], 7) == pytest.approx(metrics.adaptive_ece(p, y, 7), rel=1e-10)
-        assert metrics.ece(p[rows], y[rows], 7) == pytest.approx(metrics.ece(p, y, 7), rel=1e-10)
 
 
 def test_classification_scores_are_plain_numbers_of_the_parts() -> None:

@@ -39,22 +39,6 @@ def test_entropies_are_scipys(draws: int, n: int, classes: int, spread: float, s
         torch.testing.assert_close(metrics.mutual_information(predicted), split.epistemic)
 
 
-def test_certain_draws_that_disagree_and_unsure_draws_that_agree() -> None:
-    """The same predictive distribution, 1/2 and 1/2, and all of its ln 2 epistemic or all of it aleatoric."""
-    disagree, agree = torch.eye(2)[:, None], torch.full((2, 1, 2), 0.5)
-    for draws, epistemic in ((disagree, math.log(2)), (agree, 0.0)):
-        split = metrics.entropy_split(draws)
-        assert [float(value) for value in split] == pytest.approx([math.log(2), math.log(2) - epistemic, epistemic])
-
-
-def test_variance_of_two_functions() -> None:
-    """f = -1 or 1 with noise of sd .5: 1 from the function and .25 from the noise."""
-    f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
-    prediction = Prediction(f=f, distribution=dist.Normal(f, 0.5).to_event(1))
-    split = metrics.variance_split(prediction)
-    assert [float(value) for value in split] == [1.25, 0.25, 1.0]
-
-
 def test_the_parts_of_the_variance_are_those_of_draws() -> None:
     """Noise that differs by draw and point: total against draws of y, within 4 s.e. of a variance."""
     f, sd = torch.randn(50, 4, 2), 0.2 + torch.rand(50, 4, 2)

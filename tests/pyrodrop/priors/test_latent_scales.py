@@ -16,7 +16,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import Trace_ELBO
 from scipy import stats
 from scipy.optimize import minimize
 from torch import nn
@@ -81,29 +81,6 @@ def test_a_variance_under_a_hyperprior_is_learned_as_it_should_be(name: str, kee
     assert sd == pytest.approx(s, rel=0.2)
 
 
-def test_a_variance_under_concrete_dropout_is_that_of_its_weights() -> None:
-    """The masks' rate and the weights are learned too; given them the optimum over ln v ~ N(a, s^2) has a closed form."""
-    model = linear(priors.ARD("layer", dist.InverseGamma(A, B)))
-    rate = lambda name: 0.15 if "hyper" in name else 0.05  # noqa: E731
-    fit = pyrodrop.fit(
-        model, ATOMS["ConcreteDropout"](model), observed(), steps=1500, lr=rate,
-        lr_schedule=lambda t: (1 - t / 1500) ** 2, engine="traced",
-    )  # fmt: skip
-    guide: Any = fit.guide
-    keep = 1 - float(guide.rates()["weight"])
-    m = guide.loc["weight"].detach().double() / keep
-    a, s = conditional(keep * float(m.square().sum()))
-    loc, sd = learned(fit)
-    assert loc == pytest.approx(a, abs=0.05)
-    assert sd == pytest.approx(s, rel=0.2)
-
-
-def conditional(square: float) -> tuple[float, float]:
-    """The optimum over a and s given E|W|^2."""
-    variance = 1 / (K / 2 + A)
-    return math.log((B + square / 2) * variance) + variance / 2, math.sqrt(variance)
-
-
 def learned(fit: Any) -> tuple[float, float]:
     """Mean and standard deviation of ln v."""
     site = "weight_prior_variance"
@@ -142,23 +119,6 @@ def test_the_objective_is_pyros_log_joint_summed_over_all_masks(name: str, prior
         trace.compute_log_prob()
         want = want + math.exp(log_q) * (log_q - trace.nodes["weight"]["log_prob_sum"])
     torch.testing.assert_close(terms.kl_weights, want)
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("prior", LATENT)
-@pytest.mark.parametrize("name", ["Point", "BernoulliDropout"])
-def test_pyros_two_estimates_of_the_elbo_agree(name: str, prior: str) -> None:
-    """`Trace_ELBO` scores draws and `TraceMeanField_ELBO` takes divergences: one number in the mean."""
-    torch.manual_seed(1)
-    model = linear(LATENT[prior], 4)
-    guide = ATOMS[name](model)
-    x, y = torch.zeros(1, 4), torch.zeros(1, 1)
-    with torch.no_grad():
-        pairs = torch.tensor(
-            [[loss().loss(model, guide, x, y) for loss in (Trace_ELBO, TraceMeanField_ELBO)] for _ in range(300)]
-        )
-    difference = pairs[:, 0] - pairs[:, 1]
-    assert abs(float(difference.mean())) < 4 * float(pairs.var(0).sum() / len(pairs)) ** 0.5
 
 
 @pytest.mark.parametrize("estimator", ["shared", "local"])

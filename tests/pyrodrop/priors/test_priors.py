@@ -1,13 +1,10 @@
 """Priors."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models
+from pyrodrop import likelihoods, models
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors import Gaussian
 
@@ -71,22 +68,6 @@ def test_another_number_of_input_units_is_refused(shape: tuple[int, ...]) -> Non
         Gaussian([0.5, 1.0, 3.0]).for_site("w", torch.zeros(shape))
     with pytest.raises(ValueError, match="got 3 scales"):
         Gaussian([0.5, 1.0, 3.0]).weight_decay(drop_rate=0.1, num_data=10)
-
-
-@pytest.mark.parametrize("guide", [guides.MeanField, lambda model: guides.BernoulliDropout(model, 0.1), guides.Point])
-def test_equal_scales_are_one_scale(guide: object, tmp_path: Path) -> None:
-    """Fits of both engines, their ELBO and their files."""
-    x, y, runs = torch.randn(20, 3), torch.randn(20, 1), []
-    for scale in (0.7, [0.7, 0.7, 0.7]):
-        prior = {"layers.0.weight": Gaussian(scale), "*": Gaussian(2.0)}
-        model = models.MLP([3, 4, 1], prior=prior, likelihood=likelihoods.Gaussian(1.0))
-        for engine in ("pyro", "traced"):
-            run = pyrodrop.fit(model, guide(model), (x, y), steps=20, engine=engine, progress=False)  # type: ignore[operator]
-            runs.append(run.elbo(5).value)
-    assert runs == pytest.approx([runs[0]] * 4, rel=1e-6)
-    run.save(tmp_path / "fit.safetensors")
-    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors")
-    assert again.model.priors["layers.0.weight"].scale == (0.7, 0.7, 0.7)  # type: ignore[union-attr]
 
 
 def test_initial_weights_drawn_from_the_prior() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
@@ -104,44 +102,6 @@ def test_an_autoguide_is_trained_with_its_model(wrap: Any) -> None:
     assert float(run.model.likelihood.precision.detach()) == pytest.approx(precision, rel=0.2)
     torch.testing.assert_close(auto.median(X)["weight"][0].detach().double(), w, atol=0.02, rtol=0)
     assert float((run.predict(X, 100).mean - Y).square().mean().sqrt()) < 0.15
-
-
-@pytest.mark.more
-def test_a_list_of_autoguides() -> None:
-    model = line()
-    guide = autoguide.AutoGuideList(model)
-    guide.append(autoguide.AutoDelta(poutine.block(model, expose=["weight"])))
-    run = pyrodrop.fit(model, guide, (X, Y), **SETTINGS)
-    w, _, precision = mode()
-    torch.testing.assert_close(guide.median(X)["weight"][0].detach().double(), w, atol=5e-3, rtol=0)
-    assert float(run.model.likelihood.precision.detach()) == pytest.approx(precision, rel=0.02)
-
-
-@pytest.mark.more
-def test_two_autoguides_of_one_name_have_parameters_of_their_own() -> None:
-    runs = []
-    for sign in (1.0, -1.0):
-        model = line()
-        runs.append(pyrodrop.fit(model, autoguide.AutoNormal(model), (X, sign * Y), steps=300, lr=0.05, engine="pyro"))
-        if sign > 0:
-            before = runs[0].predict(X, 50).mean
-    medians = [run.guide.median(X)["weight"].detach() for run in runs]
-    torch.testing.assert_close(medians[0], -medians[1], atol=0.1, rtol=0)
-    assert torch.equal(runs[0].predict(X, 50).mean, before)
-    pyro.clear_param_store()
-    model = line()
-    pyrodrop.fit(model, autoguide.AutoNormal(model), (X, 0 * Y), steps=300, lr=0.05, engine="pyro")
-    assert torch.equal(runs[0].predict(X, 50).mean, before)
-
-
-@pytest.mark.more
-def test_the_same_autoguide_goes_on() -> None:
-    model = line()
-    guide = autoguide.AutoNormal(model)
-    for _ in range(2):
-        run = pyrodrop.fit(model, guide, (X, Y), steps=200, lr=0.05, engine="pyro")
-    assert float(run.losses[:20].mean()) < 0.5 * float(dist.Normal(0, 1).log_prob(Y).neg().sum())
-    assert len({name.split(".")[0] for name in pyro.get_param_store()}) == 1
 
 
 def test_what_cannot_be_trained_is_refused() -> None:

@@ -98,28 +98,6 @@ def test_a_gradient_that_is_not_finite_is_found_before_the_loss_shows_it(tmp_pat
         pyrodrop.Training(model, guide, (X, Y)).step()
 
 
-def test_a_nan_in_the_last_step_is_found_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss before the step is finite, and no further step shows what the parameters have become."""
-    made = parts()
-    step = torch.optim.SGD.step
-
-    def broken(self: Any, *args: Any) -> None:
-        step(self, *args)
-        self.steps = getattr(self, "steps", 0) + 1
-        if self.steps == 4:
-            self.param_groups[0]["params"][0].data[0, 0] = float("inf")
-
-    monkeypatch.setattr(torch.optim.SGD, "step", broken)
-    with pytest.raises(FloatingPointError, match=r"loc.layers.0.weight stopped being finite at step 3\."):
-        pyrodrop.fit(*made, (X, Y), steps=4, optimizer=torch.optim.SGD, **PYRO)
-
-
-def test_the_first_step_is_saved_too(tmp_path: Path) -> None:
-    for state in (tmp_path / "one", pyrodrop.Checkpoint(tmp_path / "two", every=1)):
-        pyrodrop.fit(*parts(), (X, Y), steps=1, checkpoint=state, **PYRO)
-    assert [len(read_tensors(tmp_path / name)[0]["history"]) for name in ("one", "two")] == [1, 1]
-
-
 def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
     training = pyrodrop.Training(*root(), (X, X - 3), engine="traced", batch_size=7, lr=0.05)
     training.advance(5)
@@ -131,11 +109,6 @@ def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
     training.load_state(good)
     assert training.steps_done == 5
     assert torch.equal(training.state()["history"], good["history"])
-
-
-def test_replicates_say_which_of_them_failed_first() -> None:
-    with pytest.raises(FloatingPointError, match=r"All 2 replicates failed, replicate \d first"):
-        pyrodrop.fit_replicates(*root(), (X, X - 3), count=2, steps=200, lr=0.05, batch_size=7, engine="traced")
 
 
 def half(name: str) -> float:
@@ -151,13 +124,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     # what changes in parts(...), in the options, and words of the message
     "activation": ({"activation": "tanh"}, {}, "model.activation is relu there and tanh here"),
     "activation by a function": ({"activation": lambda x: x.relu()}, {}, "there and activation is the function <lambda>"),
-    "prior": ({"prior": priors.Gaussian(2.0)}, {}, "prior.scale is None there and 2.0 here"),
     "likelihood": ({"precision": 11.0}, {}, "model.likelihood.precision is 10.0 there and 11.0 here"),
-    "theta": ({"theta": 0.1}, {}, "guide.theta is 0.0 there and 0.1 here"),
     "drop rate": ({"drop_rate": 0.3}, {}, "guide.drop_rate is 0.2 there and 0.3 here"),
-    "drop rates": ({"drop_rate": {"layers.0.weight": 0.2, "*": 0.3}}, {}, r"drop_rate \(values\) is float64 \[2\] .* there"),
     "estimator": ({}, {"estimator": "local"}, "estimator is shared there and local here"),
-    "batch_size": ({}, {"batch_size": 5}, "batch_size is 7 there and 5 here"),
     "seed": ({}, {"seed": 1}, "seed is 0 there and 1 here"),
     "data": ({}, {"data": (X, Y + 1)}, r"data is \w{32} \(20 rows\) there and \w{32} \(20 rows\) here"),
     "dtype of data": ({}, {"data": (X, Y.double())}, "data.y.dtype is float32 there and float64 here"),
@@ -210,34 +179,6 @@ def test_other_settings_of_the_training_are_taken_as_the_log_says(
     assert not torch.equal(more.guide.loc["layers.0.weight"], read_tensors(saved)[0]["parameter.loc.layers.0.weight"])  # type: ignore[attr-defined]
 
 
-def test_another_rate_and_schedule_take_the_steps_that_they_say(tmp_path: Path) -> None:
-    """Of SGD without momentum, whose step is the rate times the gradient: against a run that had the other rate there."""
-    changed = {"lr": 0.02, "lr_schedule": None, "optimizer": torch.optim.SGD}
-    run(tmp_path / "state", 3, **changed)
-    more = run(tmp_path / "state", 6, **{**changed, "lr": 0.01, "lr_schedule": lambda step: 0.5})
-    whole = run(tmp_path / "whole", 6, **{**changed, "lr_schedule": lambda step: 1.0 if step < 3 else 0.25})
-    assert torch.equal(more.history, whole.history)
-
-
-def test_more_steps_are_no_warning(saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "state").write_bytes(saved.read_bytes())
-    caplog.set_level("INFO", "pyrodrop")
-    run(tmp_path / "state", 4)
-    assert [(r.levelname, r.message.split(": ")[1]) for r in caplog.records if "continues" in r.message] == [
-        ("INFO", "steps is 3 there and 4 here")
-    ]
-
-
-def test_a_smaller_rate_goes_on_from_the_last_finite_state(tmp_path: Path) -> None:
-    """What the message of a failure proposes."""
-    every = pyrodrop.Checkpoint(tmp_path / "state", every=4)
-    with pytest.raises(FloatingPointError, match="the same call with another lr continues from there"):
-        pyrodrop.fit(*root(), (X, X - 3), steps=200, lr=0.05, engine="pyro", checkpoint=every)
-    done = len(read_tensors(every.path)[0]["history"])
-    fit = pyrodrop.fit(*root(), (X, X - 3), steps=done + 4, lr=1e-5, engine="pyro", checkpoint=every)
-    assert len(fit.history) == done + 4
-
-
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
     for path, words in ((tmp_path, "it is a folder"), (tmp_path / "none" / "state", "No such file or directory")):
         with pytest.raises(OSError, match=f"cannot write the file: {words}"):
@@ -271,20 +212,6 @@ def test_a_checkpoint_that_was_changed_is_refused(saved: Path, tmp_path: Path) -
             run(file, 4)
 
 
-def test_a_state_of_a_training_knows_its_run(caplog: pytest.LogCaptureFixture) -> None:
-    training = pyrodrop.Training(*parts(), (X, Y), **PYRO)
-    training.advance(3)
-    state = training.state()
-    with pytest.raises(ValueError, match="the state is of another run: seed is 0 there and 1 here"):
-        pyrodrop.Training(*parts(), (X, Y), seed=1, **PYRO).load_state(state)
-    other = pyrodrop.Training(*parts(), (X, Y), lr=0.1, **PYRO)
-    other.load_state(state)
-    assert other.steps_done == 3
-    assert "the state continues with other settings: lr is 0.001 there and 0.1 here" in caplog.text
-    with pytest.raises(ValueError, match="must have a description of its run"):
-        other.load_state({name: value for name, value in state.items() if name != "run"})
-
-
 def test_members_that_no_step_has_drawn_yet_go_on(tmp_path: Path) -> None:
     """Their parameters have no state of Adam; all of them are drawn later."""
     torch.manual_seed(0)
@@ -301,21 +228,6 @@ def test_members_that_no_step_has_drawn_yet_go_on(tmp_path: Path) -> None:
     assert all(torch.equal(first[name], again[name]) for name in first)
     whole, parts = run(60), run(60, checkpoint=tmp_path / "c")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
-
-
-def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Path) -> None:
-    """auto chooses by the number of all steps: 400 are worth a trace, the last 50 of them are too."""
-    state = pyrodrop.Checkpoint(tmp_path / "state", every=50)
-    options: dict[str, Any] = {"checkpoint": state, "engine": "auto", "batch_size": 7}
-
-    def stop(fit: pyrodrop.Fit, epoch: int) -> None:
-        if len(fit.history) >= 350:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pyrodrop.fit(*parts(), (X, Y), steps=400, after_epoch=stop, **options)
-    rest = pyrodrop.fit(*parts(), (X, Y), steps=400, **options)
-    assert rest.settings["engine"] == "traced"
 
 
 def test_arguments_of_a_program_are_known_by_their_values() -> None:

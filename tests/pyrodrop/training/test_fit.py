@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from pathlib import Path
 from typing import Any
 
@@ -86,32 +85,6 @@ def test_minibatches_pass_through_every_row_once_an_epoch() -> None:
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.more
-def test_a_plain_pyro_program_trains() -> None:
-    """Closures with pyro.param, whose exact posterior is known: conjugate linear regression."""
-
-    def model(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
-        w = pyro.sample("w", dist.Normal(torch.zeros(1), 1).to_event(1))
-        with pyro.plate("data", num_data or len(x), subsample=torch.arange(len(x))):
-            pyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
-
-    def guide(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
-        scale = pyro.param("s", torch.ones(1), constraint=dist.constraints.positive)
-        pyro.sample("w", dist.Normal(pyro.param("m", torch.zeros(1)), scale).to_event(1))
-
-    y = 2 * X
-    fit = pyrodrop.fit(
-        model, guide, (X, y), steps=3000, batch_size=10, lr=0.02, lr_schedule=lambda t: (1 - t / 3000) ** 2
-    )
-    precision = 1 + float(X.square().sum())
-    assert float(pyro.param("m").detach()) == pytest.approx(float((X * y).sum()) / precision, abs=0.05)
-    assert float(pyro.param("s").detach()) == pytest.approx(precision**-0.5, rel=0.1)
-    evidence = torch.distributions.MultivariateNormal(torch.zeros(30), torch.eye(30) + X @ X.T).log_prob(y[:, 0])
-    elbo = fit.elbo(4000)
-    assert elbo.value == pytest.approx(float(evidence), abs=0.1)
-    assert str(elbo.convention) == "exact"
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, functools.partial(torch.optim.SGD, momentum=0.9)])
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimizer: Any) -> None:
@@ -166,53 +139,6 @@ def test_a_step_that_changes_nothing_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match="no parameter|closure"):
         pyrodrop.fit(closure, lambda x, y: None, (X, Y), steps=5)
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    model, guide = parts()
-    data = Dataset(X, Y).standardized()
-    fit = pyrodrop.fit(model, guide, data, steps=10)
-    path = fit.save(tmp_path / "fit.safetensors")
-    loaded = pyrodrop.Fit.load(path, *parts())
-    assert same(fit, loaded)
-    assert loaded.settings == fit.settings
-    assert torch.equal(loaded.predict(X, 4).f, fit.predict(X, 4).f)
-    assert loaded.elbo(4, data) == fit.elbo(4)
-    with pytest.raises(ValueError, match="has no training data"):
-        loaded.elbo(4)
-    other = models.MLP([1, 9, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0, learned=True))
-    with pytest.raises(ValueError, match=r"does not belong to this MLP: .*has shape \(8,\), expected \(9,\)"):
-        pyrodrop.Fit.load(path, other, guides.BernoulliDropout(other, 0.2))
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, guide = parts()
-    fit = pyrodrop.fit(model, guide, (X, Y), steps=2)
-    path = fit.save(tmp_path / "fit.safetensors")
-    old = path.read_bytes()
-
-    def broken(tensors: object, file: Path, metadata: object) -> None:
-        Path(file).write_bytes(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr("pyrodrop.files.save_file", broken)
-    with pytest.raises(OSError, match="disk full"):
-        fit.save(path)
-    assert path.read_bytes() == old
-    assert [p.name for p in tmp_path.iterdir()] == ["fit.safetensors"]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_training_and_prediction_on_a_gpu() -> None:
-    model, guide = parts()
-    fit = pyrodrop.fit(model, guide, Dataset(X, Y).standardized(), steps=20, batch_size=7, device="cuda")
-    again = pyrodrop.fit(model, guide, Dataset(X, Y).standardized(), steps=20, batch_size=7, device="cuda")
-    assert same(fit, again)
-    assert all(v.is_cuda for v in state(fit).values())
-    prediction = fit.predict(X, 8)
-    assert prediction.mean.device.type == "cpu"
-    assert math.isfinite(fit.elbo(5).value)
 
 
 def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:

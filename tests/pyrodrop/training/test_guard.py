@@ -10,7 +10,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
 from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
@@ -124,26 +123,6 @@ def test_what_cannot_be_seen_after_an_epoch_is_found(at: int) -> None:
         pyrodrop.fit(
             model, guides.MeanField(model), (X, Y), steps=60, batch_size=5, engine="traced", after_epoch=after_epoch
         )
-
-
-def scaled(y: Tensor) -> None:
-    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
-    with pyro.plate("rows", len(y)), poutine.scale(scale=Scaled.beta):
-        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
-
-
-def test_a_number_that_a_program_reads_is_recorded_again() -> None:
-    losses = []
-    for engine in ("pyro", "traced"):
-        pyro.clear_param_store()
-        Scaled.beta = 1.0
-        training = pyrodrop.Training(scaled, AutoNormal(scaled), {"y": torch.ones(5)}, steps=60, engine=engine, seed=0)
-        before = training.advance(20)
-        Scaled.beta = 0.5
-        after = training.advance(20)
-        losses.append(torch.cat([before.nll, after.nll]))
-        assert training.engine == engine
-    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-5)
 
 
 def test_what_a_program_reads_elsewhere_is_found() -> None:

@@ -51,28 +51,6 @@ def loader(data: Any = None, **settings: Any) -> DataLoader[Any]:
     return DataLoader(Items() if data is None else data, SIZE, **{"shuffle": True, **settings})
 
 
-def test_a_mapped_file_is_an_array(tmp_path: Path) -> None:
-    """Of any dtype, byte order and strides, against tensors."""
-    for dtype in (">f4", "f8", "i2"):
-        file: Any = np.memmap(tmp_path / f"x{dtype[-2:]}", dtype=dtype, mode="w+", shape=(ROWS, 6))
-        file[:] = np.arange(6 * ROWS).reshape(ROWS, 6) % 7
-        x = torch.as_tensor(np.ascontiguousarray(file[:, ::2]).astype(np.dtype(dtype).newbyteorder("=")))
-        settings: dict[str, Any] = {"batch_size": SIZE, "steps": 4, "engine": "pyro"}
-        assert torch.equal(fit((file[:, ::2], Y), **settings).history, fit((x, Y), **settings).history), dtype
-
-
-def test_minibatches_of_a_loader_give_the_bits_of_tensors() -> None:
-    """All rows at once with noise; and without noise any minibatches, in the order of the tensors' rows."""
-    whole = fit((X, Y))
-    assert torch.equal(fit([(X, Y)], num_data=ROWS).history, whole.history)
-    of_tensors = fit((X, Y), kind=guides.Point, batch_size=SIZE, steps=5)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        order = torch.randperm(ROWS)
-    batches = [{"inputs": X[rows], "target": Y[rows]} for rows in order.split(SIZE)]
-    assert torch.equal(fit(batches, num_data=ROWS, kind=guides.Point, steps=5).history, of_tensors.history)
-
-
 def test_the_likelihood_of_a_minibatch_counts_for_all_rows() -> None:
     """Against the density by SciPy's formula: N / B sum of (1/2) tau (y - f)^2 + (1/2) ln(2 pi / tau)."""
     model, guide = pair(guides.Point)
@@ -96,22 +74,6 @@ def test_a_loader_repeats_and_changes_no_state(workers: int) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     first = fit(loader(Items(noise=0.3)), steps=1).history[0]
     assert not torch.equal(first, fit(loader(Items(noise=0.3)), steps=1, seed=1).history[0])
-
-
-@pytest.mark.more
-def test_estimates_between_steps_do_not_move_the_epoch() -> None:
-    """Persistent workers, of which a DataLoader has one iterator for all iterations, are as others."""
-    histories = []
-    for looks, persistent in ((False, False), (False, True), (True, True)):
-        data = loader(Items(noise=0.3), num_workers=1, persistent_workers=persistent)
-        training = pyrodrop.Training(*pair(), data, lr=0.01, engine="pyro")
-        for _ in range(8):
-            training.step()
-            _ = training.fit.elbo(1) if looks else None
-        histories.append(training.fit.history)
-        assert data.persistent_workers == persistent
-    assert torch.equal(histories[0], histories[1])
-    assert torch.equal(histories[0], histories[2])
 
 
 def test_epochs_visit_every_row_once_in_new_orders() -> None:
@@ -174,10 +136,6 @@ def test_predictions_and_estimates_are_those_of_tensors() -> None:
     assert trained.fingerprint is None
 
 
-def test_a_sampler_may_draw_more_rows_than_there_are() -> None:
-    assert fit(drawn(), num_data=ROWS, steps=9).settings["steps"] == 9
-
-
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_named_inputs_may_come_in_any_order(engine: EngineName) -> None:
     """A recorded step takes tensors by their places."""
@@ -227,18 +185,9 @@ class _Short(Listed):
         return 9
 
 
-class _Long(Listed):
-    def __len__(self) -> int:
-        return 3
-
-
 def _named(*names: str) -> list[Any]:
     """A minibatch with inputs of each of these names."""
     return [(dict.fromkeys(each, X), Y) for each in names]
-
-
-def drawn() -> DataLoader[Any]:
-    return loader(sampler=WeightedRandomSampler([1.0] * ROWS, 2 * ROWS), shuffle=False)
 
 
 BAD_Y = Y.clone().masked_fill(torch.arange(ROWS)[:, None] == 40, float("inf"))
@@ -247,26 +196,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no length": (lambda: fit(DataLoader(_Stream(), SIZE), num_data=ROWS), "must have a length.*__len__"),
     "no num_data": (lambda: fit([(X, Y)] * 3), "a list of minibatches with num_data"),
     "a data set": (lambda: fit(Items(), batch_size=4), r"fit also takes DataLoader\(dataset, batch_size=64, shuffle=True\)"),
-    "a stream": (lambda: fit(_Stream(), num_data=ROWS), r"fit also takes DataLoader\(dataset, batch_size=64"),
     "num_data of tensors": (lambda: fit((X, Y), num_data=ROWS), "num_data .* must be left out .*got 70 and a tuple"),
-    "num_data of 0": (lambda: fit([(X, Y)], num_data=0), "num_data is the number of rows of the data set"),
     "a sampler": (lambda: fit(loader(sampler=WeightedRandomSampler([1.0] * ROWS, 9), shuffle=False)), "num_data, .* given"),
     "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None .*got 4"),
-    "more rows than num_data": (lambda: fit([(X, Y)], num_data=10), "of the data set, at least those .* 70 rows"),
     "more rows in an epoch": (lambda: fit([(X, Y)] * 2, num_data=ROWS), "got 70 for list, which has 140 rows up to"),
     "a part of a data set": (lambda: fit(loader(), num_data=35), "data set, 70 for this DataLoader; got 35: leave it out"),
-    "more than a data set": (lambda: fit(loader(), num_data=700), "data set, 70 for this DataLoader; got 700"),
     "two dtypes": (lambda: fit([(X, Y), (X.double(), Y)], num_data=2 * ROWS), "minibatch 1 .*x was .*32.*got .*float64"),
-    "two dtypes of y": (lambda: fit([(X, Y), (X, Y.int())], num_data=2 * ROWS), "minibatch 1 .*y was .*float32.*got .*int"),
     "other names": (lambda: fit(_named("a", "b"), num_data=2 * ROWS), "minibatch 1 .*x_a was .*32.*got none"),
-    "another name": (lambda: fit(_named("ab", "abc"), num_data=2 * ROWS), "minibatch 1 .*x_c was not there; got .*float32"),
     "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 of list: a minibatch must be a pair"),
     "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 of .*\): y"),
     "too short": (lambda: fit(_Short(), num_data=ROWS), "Short must yield .* its length, 9, .*got 5"),
-    "too long": (lambda: fit(_Long(), num_data=ROWS), "Long must yield .*, 3, .*got more than 3"),
     "rows left out": (lambda: fit(loader(), steps=1).elbo(2, loader(drop_last=True)), "has 70 rows and yielded 64"),
-    "replicates": (lambda: pyrodrop.fit_replicates(*pair(), loader(), count=2, steps=1), "got a DataLoader: pass tensors"),
 }  # fmt: skip
 
 
@@ -275,11 +216,3 @@ def test_what_cannot_be_right_is_refused(name: str) -> None:
     call, said = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=said):
         call()
-
-
-def test_a_bad_label_is_named_with_its_minibatch() -> None:
-    model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
-    labels = torch.where(torch.arange(ROWS) == 50, 7, torch.arange(ROWS) % 2)
-    guide = guides.MeanField(model)
-    with pytest.raises(ValueError, match="minibatch 3 of .*class labels must lie in 0 ... 1"):
-        pyrodrop.fit(model, guide, loader(TensorDataset(X, labels), shuffle=False), steps=9)

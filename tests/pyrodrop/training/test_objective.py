@@ -57,21 +57,6 @@ def test_an_elbo_never_exceeds_the_evidence(wrapped: bool, settings: dict[str, A
     assert ("kl_weight" in objective.convention.detail) == ("kl_weight" in settings)
 
 
-def test_the_objective_exceeds_the_evidence_where_the_elbo_does_not() -> None:
-    """The number that used to be called an ELBO."""
-    model = line()
-    fit = pyrodrop.fit(
-        model,
-        guides.VariationalDropout(model, "B", "weight", kl_scale=0.1),
-        (X, Y),
-        steps=300,
-        lr=0.03,
-        engine="traced",
-    )
-    assert fit.objective(200).value > evidence() + 1
-    assert fit.elbo(200).value < evidence()
-
-
 def test_the_objective_is_minus_the_loss_of_the_last_step() -> None:
     """By `elbo_terms`, whose terms are those of Pyro's TraceMeanField_ELBO, and with a latent variance."""
     model = line(priors.ARD("layer", dist.InverseGamma(2.0, 1.0)))

@@ -53,28 +53,6 @@ def test_what_torch_jit_would_trace_is_refused(name: str) -> None:
     assert SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step(X, Y) > 0
 
 
-@pytest.mark.parametrize("name", ["bernoulli", "mean field", "autonormal"])
-def test_rates_by_name(name: str) -> None:
-    """A parameter of rate 0 stays, all others move; names are those of the parameters."""
-    model = model_of()
-    guide = GUIDES[name](model)
-    seen: list[str] = []
-
-    def rate(parameter: str) -> dict[str, float]:
-        seen.append(parameter)
-        return {"lr": 0.0 if parameter == "free.layers.0.bias" else 0.01}
-
-    svi = SVI(model, guide, pyro.optim.Adam(rate), Trace_ELBO())
-    bias = model.free["layers.0.bias"].detach().clone()
-    last = model.free["layers.1.bias"].detach().clone()
-    svi.step(X, Y)
-    svi.step(X, Y)
-    assert torch.equal(model.free["layers.0.bias"], bias)
-    assert not torch.equal(model.free["layers.1.bias"], last)
-    assert len(seen) == len(set(seen))
-    assert {"free.layers.0.bias", "free.layers.1.bias"} < set(seen)
-
-
 @pytest.mark.parametrize("name", ["mean field", "autonormal"])
 def test_a_saved_optimiser_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
     model = model_of()

@@ -6,7 +6,6 @@ m = tau S X'y. Estimates and posterior are solved here by NumPy.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,13 +110,6 @@ def test_bootstrapped_rows_are_drawn_with_replacement() -> None:
     assert all(own.inputs is whole.inputs and own.targets is whole.targets for own in sets)
 
 
-def test_sets_depend_on_their_seed_alone() -> None:
-    for make in (data.bootstrapped, lambda *a, **k: data.perturbed(*a, noise=0.3, **k)):
-        first, later = make((X, Y), 3), make((X, Y), 2, seed=1)
-        assert torch.equal(first[1].y, later[0].y)
-        assert not torch.equal(first[0].y, first[1].y)
-
-
 def test_missing_values_stay_missing_and_labels_are_refused() -> None:
     y = torch.tensor([[1.0], [float("nan")], [2.0]])
     assert data.perturbed((torch.ones(3, 1), y), 1, noise=0.1)[0].y.isnan().flatten().tolist() == [False, True, False]
@@ -168,12 +160,3 @@ def test_training_leaves_the_prior_function() -> None:
         plain.load_state_dict({name.removeprefix("net."): value for name, value in trained.items()})
         want = plain(X) + 2.0 * net.prior_function(X)
     torch.testing.assert_close(fit.predict(X, 1).f[0], want)
-
-
-def test_saved_members_predict_the_same(with_prior_functions: pyrodrop.Replicates, tmp_path: Path) -> None:
-    some = pyrodrop.Replicates(with_prior_functions.fits[:3])
-    some.save(tmp_path / "many")
-    net = models.WithPriorFunction(OfPrior(D, 1, bias=False), seed=9)
-    built = [models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU)) for _ in range(3)]
-    again = pyrodrop.Replicates.load(tmp_path / "many", built, [guides.Point(model) for model in built], device="cpu")
-    assert torch.equal(again.predict(X, 3).f, some.predict(X, 3).f)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -62,13 +61,9 @@ def draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "activation": ({"activation": "tanh"}, "model.activation is relu there and tanh here"),
-    "prior": ({"prior": priors.Gaussian(2.0)}, "scale is None there and 2.0 here"),
     "kind of prior": ({"prior": priors.Laplace()}, r"priors.*Gaussian there and .*Laplace here"),
     "likelihood": ({"likelihood": likelihoods.HeteroscedasticGaussian()}, "does not belong to this MLP"),
-    "learned": ({"likelihood": likelihoods.Gaussian(10.0)}, "does not belong to this MLP"),
-    "theta": ({"guide": lambda model: guides.BernoulliDropout(model, theta=0.1)}, "guide.theta is 0.0 there and 0.1 here"),
     "guide": ({"guide": guides.Point}, "does not belong to this Point: drop_rate is unexpected"),
-    "per": ({"guide": lambda model: guides.BernoulliDropout(model, per="weight")}, "per is input there and weight here"),
     "dtype": ({"dtype": torch.float64}, "has dtype torch.float32, expected torch.float64"),
 }  # fmt: skip
 
@@ -103,17 +98,6 @@ def test_a_fit_takes_the_rates_and_precisions_of_the_file(saved: Path) -> None:
     assert torch.equal(loaded.predict(X, 5).f, want.predict(X, 5).f)
 
 
-def test_a_model_takes_the_columns_of_the_file(saved: Path, draws: Path) -> None:
-    """Those of another data frame would be looked for in what it predicts at."""
-    columns = Dataset.from_frame(pd.DataFrame({"width": [0.0, 1.0, 2.0], "y": [1.0, 2.0, 4.0]}), target="y").columns
-    model, guide = pair()
-    other = model_of(likelihood=likelihoods.Gaussian(10.0))
-    model.columns = other.columns = columns
-    pyrodrop.Fit.load(saved, model, guide, device="cpu")
-    Sampled.load(draws, other)
-    assert model.columns is other.columns is None
-
-
 def test_every_prior_and_likelihood_is_made_from_the_file(tmp_path: Path) -> None:
     likelihood = likelihoods.Gaussian([1.0, 4.0])
     named = [prior for name, prior in PRIORS.items() if ", " not in name]  # others have a distribution of Pyro
@@ -144,29 +128,6 @@ def test_every_guide_is_read_back(tmp_path: Path) -> None:
             fit.save(tmp_path / "fit"), *pair(guide, prior=model.priors["layers.0.weight"]), device="cpu"
         )
         assert torch.equal(loaded.predict(X, 3).f, fit.predict(X, 3).f)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"activation": "tanh"}, "activation is relu there and tanh here"),
-        ({"prior": priors.Gaussian(2.0)}, "scale is None there and 2.0 here"),
-        ({"likelihood": likelihoods.HeteroscedasticGaussian()}, "does not belong to this MLP"),
-        ({"bias_prior": priors.Gaussian()}, "does not belong to this MLP"),
-    ],
-)
-def test_draws_are_not_read_into_another_model(options: dict[str, Any], words: str, draws: Path) -> None:
-    model = model_of(**{"likelihood": likelihoods.Gaussian(10.0), **options})
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=f"{draws}.*{words}"):
-        Sampled.load(draws, model)
-    now = model.state_dict()
-    assert all(torch.equal(now[name], value) and now[name].dtype == value.dtype for name, value in before.items())
-
-
-def test_draws_are_read_with_their_dtype(draws: Path) -> None:
-    model = model_of(likelihood=likelihoods.Gaussian(10.0))
-    assert Sampled.load(draws, model).predict(X, 3).f.dtype == torch.float64
 
 
 def test_files_of_older_versions_are_compared_by_names_and_shapes(saved: Path, draws: Path, tmp_path: Path) -> None:
@@ -251,20 +212,3 @@ def test_arguments_that_were_left_out_and_seeds_do_not_count() -> None:
 
     assert words() == words(activation="relu", bias_prior=None, seed=3)
     assert words() != words(bias_prior=priors.Laplace())
-
-
-class Twice(priors.Gaussian):
-    """A prior of a user."""
-
-
-def test_parts_and_functions_of_a_user_are_known_by_their_names() -> None:
-    def words(activation: Any, prior: Any) -> dict[str, str]:
-        return made_of(models.MLP([1, 3, 1], activation, prior=prior, likelihood=likelihoods.Gaussian(1.0)), "model")
-
-    assert words(torch.sin, Twice(2.0))["model.activation"] == "activation is the function sin"
-    assert differences(words(torch.sin, Twice(2.0)), words(torch.cos, Twice(3.0)))[:2] == [
-        "model.activation is activation is the function sin there and activation is the function cos here",
-        f"model.prior is prior is {Twice(2.0).describe()} of your own there and "
-        f"prior is {Twice(3.0).describe()} of your own here",
-    ]
-    assert made_of(pair, "model") == {"model": "it is the function pair of your own"}

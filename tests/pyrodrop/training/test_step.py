@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -87,23 +86,6 @@ def test_a_state_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
     assert same(want, training.fit)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, functools.partial(torch.optim.SGD, momentum=0.9)])
-def test_a_state_of_an_optimizer_with_little_or_none_of_its_own(optimizer: Any) -> None:
-    options = OPTIONS | {"optimizer": optimizer, "lr": 1e-3, "engine": "traced"}
-    training = pyrodrop.Training(*parts(), (X, Y), **options)
-    states = [training.state()]
-    for _ in range(6):
-        training.step()
-        states.append(training.state())
-    for first in (0, 3):
-        training.load_state(states[first])
-        for want in states[first + 1 :]:
-            training.step()
-            assert all(torch.equal(value, want[name]) for name, value in training.state().items())
-            assert training.engine == ("pyro" if training.steps_done == 1 else "traced")
-
-
 def test_steps_in_blocks_are_the_same_steps() -> None:
     one, two = (pyrodrop.Training(*parts(), (X, Y), engine="traced", **OPTIONS) for _ in range(2))
     single = [one.step() for _ in range(12)]
@@ -117,35 +99,6 @@ def test_steps_in_blocks_are_the_same_steps() -> None:
         ValueError, match="count is the number of steps and must be a whole number of at least 1; got 0"
     ):
         two.advance(0)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
-def test_steps_and_states_on_a_gpu(engine: Any) -> None:
-    options = OPTIONS | {"engine": engine, "device": "cuda"}
-    whole = pyrodrop.fit(*parts(), (X, Y), steps=12, **options)
-    training = pyrodrop.Training(*parts(), (X, Y), **options)
-    training.advance(5)
-    state = training.state()
-    torch.randn(3, device="cuda")
-    training.advance(7)
-    torch.testing.assert_close(training.fit.history, whole.history, rtol=1e-5, atol=1e-4)
-    training.load_state(state)
-    training.advance(7)
-    torch.testing.assert_close(training.fit.history, whole.history, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.more
-def test_auto_is_the_choice_of_as_many_steps_as_are_expected() -> None:
-    engines = []
-    for steps in (None, 20, 400):
-        training = pyrodrop.Training(*parts(), (X, Y), steps=steps, **OPTIONS)
-        for _ in range(2):
-            training.step()
-        engines.append(training.engine)
-    assert engines == ["traced", "pyro", "traced"]
-    assert pyrodrop.fit(*parts(), (X, Y), steps=400, **OPTIONS).settings["engine"] == "traced"
 
 
 def test_a_training_says_what_is_wrong() -> None:
@@ -173,17 +126,3 @@ def test_a_training_says_what_is_wrong() -> None:
         with pytest.raises(ValueError, match=message):
             training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
     assert all(torch.equal(value, before[name]) for name, value in training.state().items())
-
-
-def test_early_stopping_in_six_lines() -> None:
-    """The example of the README."""
-    training = pyrodrop.Training(*parts(), (X, Y), lr=0.1, batch_size=8, engine="pyro")
-    best, state = float("inf"), training.state()
-    while training.steps_done < 400:
-        loss = float(training.advance(20).nll.mean())
-        if loss > best:
-            training.load_state(state)
-            break
-        best, state = loss, training.state()
-    assert training.steps_done < 400
-    assert len(training.fit.losses) == training.steps_done

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pyro.distributions as dist
 import pytest
 import torch
-from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.settings import Settings, TrainingOptions
 
 X, Y = torch.linspace(-1, 1, 12)[:, None], torch.linspace(-1, 1, 12)[:, None] ** 2
 
@@ -92,41 +94,10 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
     assert [e for e, _, _ in seen] == list(range(2, looks + 1)), "going on, the epoch that was just done is seen again"
 
 
-@pytest.mark.slow
-def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
-    """K weights seen through little noise, w ~ N(0, v), v ~ InverseGamma(a, b).
-
-    Then v | w ~ InverseGamma(a + K/2, b + |w|^2 / 2).
-    """
-    k, a, b = 60, 2.0, 1.0
-    w = 1.5 * torch.randn(k, generator=torch.Generator().manual_seed(4))
-    net = nn.Linear(k, 1, bias=False)
-    prior = priors.ARD("layer", dist.InverseGamma(a, b))
-    model = models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(1e4))
-    guide = guides.MeanField(model)
-    rate = lambda name: 0.1 if "hyper" in name else 0.03  # noqa: E731
-    fit = pyrodrop.fit(
-        model, guide, (torch.eye(k), w[:, None]), steps=4000, lr=rate, lr_schedule=lambda t: (1 - t / 4000) ** 2
-    )
-    loc = float(fit.guide.hyper_loc["weight_prior_variance"].detach())  # type: ignore[attr-defined]
-    sd = float(fit.guide.hyper_log_scale["weight_prior_variance"].detach().exp())  # type: ignore[attr-defined]
-    exact = torch.distributions.InverseGamma(a + k / 2, b + w.square().sum() / 2).sample((200_000,)).log()
-    assert loc == pytest.approx(float(exact.mean()), abs=0.05)
-    assert sd == pytest.approx(float(exact.std()), rel=0.15)
-
-
-def test_a_hyperprior_without_its_factor_is_named() -> None:
-    model, _ = parts(priors.ARD("layer", dist.HalfCauchy(1.0)))
-    plain, _ = parts()
-    with pytest.raises(ValueError, match="'layers.0.weight_prior_variance' has shape .* does not exist"):
-        pyrodrop.fit(model, guides.MeanField(plain), (X, Y), steps=1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"stpes": 3}, r"fit\(\) has no argument 'stpes'; did you mean 'steps'"),
-        ({"batchsize": 3}, "no argument 'batchsize'; did you mean 'batch_size'"),
         ({"xyz": 3}, "no argument 'xyz'$"),
         ({"memory": 1e6}, "no argument 'memory'$"),
     ],
@@ -147,13 +118,6 @@ def test_a_schedule_can_be_sent_to_a_process(schedule: Any) -> None:
     assert eval(str(schedule), vars(schedules)) == schedule
 
 
-def test_a_cosine_falls_to_zero_and_stays_there() -> None:
-    want = [0.5 * (1 + math.cos(math.pi * n / 8)) for n in range(9)] + [0.0]
-    assert [schedules.cosine(8)(n) for n in [*range(9), 20]] == pytest.approx(want)
-    with pytest.raises(ValueError, match="steps"):
-        schedules.cosine(0)
-
-
 def test_the_learning_rate_follows_its_schedule() -> None:
     """Plain torch, step by step, from the same noise."""
     model, guide = parts()
@@ -166,3 +130,18 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 
     pyrodrop.fit(model, guide, (X, Y), steps=4, lr=1e-3, optimizer=Spy, lr_schedule=schedules.cosine(4), engine="pyro")
     assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * n / 4)) / 2 for n in range(4)])
+
+
+def arguments(function: object) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_options_have_one_default() -> None:
+    """`Settings` has every option, and signatures and types of the options are made of it."""
+    fields = {field.name: field.default for field in dataclasses.fields(Settings)}
+    assert set(fields) == set(get_type_hints(TrainingOptions)) | {"steps", "starts"}
+    names = get_type_hints(TrainingOptions)
+    for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training):
+        own = arguments(function)
+        assert all(p.kind is not p.VAR_KEYWORD for p in own.values())
+        assert {name: own[name].default for name in names} == {name: fields[name] for name in names}

@@ -13,11 +13,10 @@ import scipy.special
 import scipy.stats
 import torch
 from sklearn.datasets import make_moons
-from torch import nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.training.worth import Worth, by_features, by_process, constant
+from pyrodrop.training.worth import by_features, by_process, constant
 
 RATIOS, SLOPES = np.logspace(-6, 3, 19), np.logspace(-1, 1, 9)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -133,19 +132,6 @@ def test_a_fit_has_the_density_of_its_mixture_and_a_point_that_of_its_network() 
     assert wide.worth.fit == pytest.approx(float(each.mean()), abs=0.1)  # 16 draws
 
 
-@pytest.mark.parametrize("kind", ["Gaussian", "HeteroscedasticGaussian", "HeteroscedasticLogNormal"])
-def test_whole_numbers_are_values_of_y(kind: str) -> None:
-    y = (10 + SINE).round().clamp(min=1)
-    likelihood = getattr(likelihoods, kind)
-    settings: dict[str, Any] = {"steps": 110, "engine": "traced", "progress": False}
-    worths = []
-    for values in (y, y.long()):
-        model = models.MLP([1, 5, likelihood().outputs(1)], prior=priors.Gaussian(), likelihood=likelihood())
-        worths.append(pyrodrop.fit(model, guides.Point(model), (X, values), **settings).settings["worth"])
-    assert worths[0]["ridge"] is not None or kind == "HeteroscedasticLogNormal"
-    assert worths[1] == pytest.approx(worths[0], rel=1e-4)
-
-
 def test_a_last_layer_is_refitted_to_features_at_the_means_or_the_first_weights() -> None:
     run = fitted(x=X[:40], y=SINE[:40], steps=120)
     x, start = (X[:40] - X[:40].mean()) / X[:40].std(correction=0), run.model.weight_sites()["layers.0.weight"]
@@ -155,12 +141,6 @@ def test_a_last_layer_is_refitted_to_features_at_the_means_or_the_first_weights(
         phi = (h - h.mean(0)) / h.std(0) / math.sqrt(20)
         kernels.append(1 + phi @ phi.T)
     assert run.worth.point == pytest.approx(best_density(kernels, SINE[:40].double().numpy()), rel=1e-3)
-
-
-def test_other_units_of_x_and_y_move_all_densities_by_the_same() -> None:
-    here, there = fitted(steps=150).worth, fitted(1000 + 50 * X, 300 + 8 * SINE, steps=150).worth
-    for name in ("fit", "constant", "ridge", "gp", "point"):
-        assert getattr(there, name) == pytest.approx(getattr(here, name) - math.log(8), abs=0.02)
 
 
 def test_measuring_it_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,33 +156,6 @@ def test_measuring_it_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.equal(with_worth.predict(X, 5).f, without.predict(X, 5).f)
 
 
-def test_it_is_printed_saved_and_known_while_training(tmp_path: Any) -> None:
-    run = fitted()
-    assert f"{run.worth.fit:.2f} (constant {run.worth.constant:.2f}" in repr(run)
-    assert pyrodrop.Fit.load(run.save(tmp_path / "fit.safetensors")).worth == run.worth
-    model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
-    training = pyrodrop.Training(model, guides.MeanField(model), data.Dataset(X, SINE).standardized(), engine="pyro")
-    before = training.fit.worth
-    training.advance(20)
-    assert before is not None
-    assert training.fit.worth.fit > before.fit
-    assert training.fit.worth.constant == before.constant
-
-
-def test_of_many_rows_some_are_measured_and_all_predictors_on_these() -> None:
-    """A Gaussian process of 200 rows and everything else of 1000 differ by what the same rows differ by."""
-    generator = torch.Generator().manual_seed(2)
-    x = 4 * torch.rand(3000, 1, generator=generator) - 2
-    y = torch.sin(x) + torch.where(torch.arange(3000) % 2 == 0, 0.1, 1.0)[:, None] * torch.randn(
-        3000, 1, generator=generator
-    )
-    worth = fitted(x, y, batch_size=500, steps=300).worth
-    assert worth.gp == pytest.approx(worth.fit, abs=0.1)
-    wide = models.MLP([1, 2000, 2000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
-    brief = pyrodrop.fit(wide, guides.Point(wide), (x, y), steps=2, batch_size=10, engine="pyro", progress=False)
-    assert brief.worth is None  # a thousandth of whose work is less than 20 rows
-
-
 def test_what_has_no_such_number_has_none() -> None:
     def program(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
@@ -214,22 +167,11 @@ def test_what_has_no_such_number_has_none() -> None:
 
     pyro.clear_param_store()
     assert pyrodrop.fit(program, guide, {"x": X, "y": SINE}, steps=120, progress=False).worth is None
-    gaps = SINE.clone()
-    gaps[::3] = math.nan
-    model = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Missing(likelihoods.Gaussian()))
     settings: dict[str, Any] = {"steps": 120, "engine": "traced", "progress": False}
-    assert pyrodrop.fit(model, guides.MeanField(model), (X, gaps), **settings).worth is None
     model = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     flat = pyrodrop.fit(model, guides.MeanField(model), (X, torch.ones_like(X)), **settings).worth
     assert flat is not None
     assert flat.constant is flat.ridge is flat.point is None
-    images = torch.randn(60, 1, 8, 8, generator=GENERATOR)
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.ReLU(), nn.Linear(72, 1))
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
-    worth = pyrodrop.fit(model, guides.MeanField(model), (images, SINE[:60]), **settings).worth
-    assert worth is not None
-    assert worth.ridge is worth.gp is None
-    assert worth.point is not None
 
 
 def test_rows_that_are_read_while_training_are_judged_by_their_sample() -> None:
@@ -239,16 +181,3 @@ def test_rows_that_are_read_while_training_are_judged_by_their_sample() -> None:
     assert worth is not None
     first = SINE[:60].double().numpy()
     assert worth.constant == pytest.approx(scipy.stats.norm.logpdf(first, first.mean(), first.std()).mean(), rel=1e-6)
-
-
-def test_a_fit_that_cannot_predict_is_still_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise ValueError("not here")
-
-    monkeypatch.setattr("pyrodrop.training.worth.draw_functions", refuse)
-    assert fitted().worth is None
-
-
-def test_a_worth_is_one_line() -> None:
-    assert str(Worth(-1.234, constant=-2.5, gp=-1.0)) == "-1.23 (constant -2.50, GP -1.00)"
-    assert str(Worth(-1.234)) == "-1.23"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrodrop import cli, zoo
+from pyrodrop import zoo
 from pyrodrop.zoo import exact, trained
 
 WORKS = (Path(zoo.__file__).parent / "works.bib").read_text(encoding="utf-8")
@@ -57,9 +57,3 @@ def test_works_are_bibtex_and_none_is_idle() -> None:
             assert work.count("{") == work.count("}")
             assert re.fullmatch(r"@[a-z]+{\w+,\n(  [a-z]+ = {.*},\n)*  [a-z]+ = {.*}\n}", work), work
             assert "zoo = " not in work
-
-
-def test_the_command_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["cite", "uci/yacht"]) == 0
-    assert capsys.readouterr().out == zoo.cite("uci/yacht") + "\n"
-    assert cli.main(["cite", "uci/yatch"]) == cli.WRONG

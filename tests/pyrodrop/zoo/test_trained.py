@@ -123,12 +123,6 @@ def test_replicates_come_back_with_their_own_standardisations_and_priors(tmp_pat
     assert trained.difference(back, tmp_path / "f") == 0
 
 
-def test_classes_come_back(tmp_path: Path) -> None:
-    data = Dataset(waves().x - 1955, torch.arange(31) % 4)
-    [fit], back = kept(tmp_path / "f", entry(classifier), [data])
-    assert torch.equal(back.predict(data.x, 7).distribution.logits, fit.predict(data.x, 7).distribution.logits)
-
-
 def test_pruned_weights_are_left_out(tmp_path: Path) -> None:
     """What comes back is the pruned posterior, and the file has no more than its weights."""
     data = Dataset(waves().x - 1955, torch.arange(31) % 4)
@@ -157,19 +151,14 @@ def test_replicates_are_saved_and_loaded(tmp_path: Path) -> None:
     assert all(
         torch.equal(a.predict(waves().x, 3).f, b.predict(waves().x, 3).f) for a, b in zip(many, back, strict=True)
     )
-    fit = many[0]
-    fit.save(tmp_path / "f")
     before = new[0][1].state_dict()["loc.layers.0.weight_unconstrained"].clone()
     wrong = entry(functools.partial(regressor, width=9)).build(waves())
-    for path, pairs, message in (
-        (tmp_path / "m", new[:1], "has 2 replicates, each of which needs a model and a guide; got 1"),
-        (tmp_path / "f", new, "is no file of Replicates.save"),
-        (tmp_path / "m", [new[0], wrong], "replicate 1,"),
+    for pairs, message in (
+        (new[:1], "has 2 replicates, each of which needs a model and a guide; got 1"),
+        ([new[0], wrong], "replicate 1,"),
     ):
         with pytest.raises(ValueError, match=message):
-            pyrodrop.Replicates.load(path, *map(list, zip(*pairs, strict=True)))
-    with pytest.raises(ValueError, match="has 2 replicates.*got 1 guides"):
-        pyrodrop.Replicates.load(tmp_path / "m", [model for model, _ in new], [new[0][1]])
+            pyrodrop.Replicates.load(tmp_path / "m", *map(list, zip(*pairs, strict=True)))
     assert torch.equal(new[0][1].state_dict()["loc.layers.0.weight_unconstrained"], before)
     with pytest.raises(ValueError, match=r"is no file of Fit.save: it is one of 'replicates'"):
         pyrodrop.Fit.load(tmp_path / "m", *new[0])
@@ -193,20 +182,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: a["zoo"]["result"].update(scores={"rmse": "1"}), "a finite number as zoo.result.scores.rmse"),
         (lambda t, a: a["zoo"]["data"][0].update(rows=2**31), "with 1 to 268435456 elements in 2147483648"),
         (lambda t, a: a["zoo"]["data"][0]["x"].update(shape=[2**20]), r"x of the shape \[1048576\] and points"),
-        (lambda t, a: a["zoo"]["data"][0].update(seed=-1), "seed"),
-        (lambda t, a: a["zoo"]["data"][0]["x"].update(dtype="object"), "one of the dtypes float32"),
-        (lambda t, a: a["zoo"]["data"][0]["x"].update(shape=[-3]), "must have a shape with"),
         (lambda t, a: a["zoo"].update(data=a["zoo"]["data"] * 2), "describes the data of 2 fits"),
-        (lambda t, a: a["fits"][0].pop("settings"), "must have an object as settings; it has none"),
         (lambda t, a: a.update(kind="fit"), "is no file of Replicates.save"),
         (lambda t, a: t.pop("data.0.targets.scale"), "needs loc and scale of targets"),
         (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
         (lambda t, a: places(t).fill_(10**6), "places outside; it must be"),
-        (lambda t, a: next(v for n, v in t.items() if n.endswith(":shape")).fill_(2**31), "has the shape .* it must be"),
         (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "needs places and values of one length"),
         (lambda t, a: t["data.0.targets.scale"].fill_(-1), "positive"),
         (lambda t, a: t["0.model.targets.scale"].fill_(0), "model.targets.scale must be positive and finite"),
-        (lambda t, a: t["0.model.likelihood.precision_unconstrained"].fill_(-1e9), "likelihood.precision must be positive"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(change: Any, message: str, small: Path, tmp_path: Path) -> None:
@@ -222,22 +205,6 @@ def places(tensors: dict[str, Any]) -> Any:
     return next(value for name, value in tensors.items() if name.endswith(":places") and len(value))
 
 
-def test_an_entry_that_has_moved_on_is_refused(small: Path) -> None:
-    other = entry(
-        functools.partial(regressor, width=600), functools.partial(guides.SparseDropout, log_alpha_range=(-8.0, 8.0))
-    )
-    with pytest.raises(ValueError, match="is of another model or guide|is of another guide"):
-        trained.restore(other, small)
-
-
-def test_a_changed_byte_is_seen(small: Path, tmp_path: Path) -> None:
-    content = bytearray(small.read_bytes())
-    content[-3] ^= 1
-    (tmp_path / "f").write_bytes(content)
-    with pytest.raises(ValueError, match="checksum"):
-        trained.restore(entry(), tmp_path / "f")
-
-
 def test_inputs_of_several_tensors_are_refused(tmp_path: Path) -> None:
     pair = Dataset((torch.zeros(3, 1), torch.zeros(3, 1)), torch.zeros(3, 1))
     with pytest.raises(TypeError, match="one tensor; got a tuple"):
@@ -247,9 +214,7 @@ def test_inputs_of_several_tensors_are_refused(tmp_path: Path) -> None:
 # Where files are
 
 
-def test_the_folder_of_the_user_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert trained.file("uci/yacht") == trained.SHIPPED / "uci/yacht.safetensors"
     (tmp_path / "uci").mkdir()
     own = tmp_path / "uci" / "yacht.safetensors"
@@ -257,15 +222,6 @@ def test_the_folder_of_the_user_comes_first(
     monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
     assert trained.file("uci/yacht") == own
     with pytest.raises(ValueError, match="is of uci/boston; it must be of uci/yacht"):
-        zoo.load("uci/yacht")
-    own.unlink()
-    own.symlink_to(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"cannot read .*uci/yacht\.safetensors, which is none"):
-        zoo.load("uci/yacht")
-    own.unlink()
-    own.touch()
-    monkeypatch.setenv("PYRODROP_ZOO", str(own))
-    with pytest.raises(ValueError, match="PYRODROP_ZOO must be a folder"):
         zoo.load("uci/yacht")
 
 
@@ -308,20 +264,76 @@ def line(data: Dataset) -> Any:
     return models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), seed=None)
 
 
-@pytest.mark.unshifted
-def test_a_check_sees_a_posterior_that_predicts_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda points: points, ""),
+        (lambda points: {**points, "points.mean": points["points.mean"] * (1 + 2e-6)}, "up to 2e-06 of the largest"),
+        (lambda points: {**points, "points.sd": points["points.sd"] * 1.01}, "the largest value apart, with torch"),
+        (lambda points: {**points, "points.sd": points["points.sd"].log()}, "up to "),
+        (lambda points: {**points, "points.sd": points["points.sd"] * float("nan")}, "up to nan of the largest"),
+    ],
+)
+def test_predictions_that_are_not_those_of_the_file_are_warned_of(
+    change: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from pyrodrop.analysis.zoo import check
-
     name = "co2/mc-dropout-tanh-0.1"
-    assert check._stored_predicts(zoo.ENTRIES[name])
     tensors, about = read_tensors(trained.SHIPPED / f"{name}.safetensors")
-    tensors["points.sd"] *= 1.01
     (tmp_path / "co2").mkdir()
-    write_tensors(tmp_path / f"{name}.safetensors", tensors, about)
+    write_tensors(tmp_path / f"{name}.safetensors", change(tensors), about)
     monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
-    assert not check._stored_predicts(zoo.ENTRIES[name])
-    shown = capsys.readouterr().out
-    assert "predicts as when it was written" in shown
-    assert "MISS" in shown
+    zoo.load(name)
+    assert bool(caplog.messages) == bool(said)
+    assert all(said in message and message.startswith(f"{name} predicts") for message in caplog.messages)
+
+
+def test_points_of_another_shape_are_refused(tmp_path: Path) -> None:
+    """A mean of one number would be compared with all of them."""
+    path = trained.SHIPPED / "co2/mc-dropout-tanh-0.1.safetensors"
+    tensors, about = read_tensors(path)
+    write_tensors(tmp_path / "f", {**tensors, "points.mean": tensors["points.mean"][:1]}, about)
+    with pytest.raises(ValueError, match=r"its mean at the points must have the shape \[10, 1\]"):
+        trained.difference(zoo.load("co2/mc-dropout-tanh-0.1", device="cpu"), tmp_path / "f")
+
+
+# 16 bits
+
+
+def wide(data: Dataset) -> Any:
+    return models.MLP([3, 4000, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), seed=None)
+
+
+def wide_entry(guide: Any) -> Entry:
+    settings = {"steps": 5, "progress": False, "engine": "traced", "device": "cpu"}
+    return Entry("own/wide", "wide", "here", "line-1000", wide, guide, lambda data: settings, {}, Check(steps=2))
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
+def test_a_rounded_fit_takes_half_the_size_and_comes_back_as_it_is(guide: Any, tmp_path: Path) -> None:
+    data = Dataset(torch.randn(9, 3), torch.randn(9, 2))
+    of = wide_entry(guide)
+    fit = of.fit(data)
+    before = {name: value.clone() for name, value in fit.guide.state_dict().items()}
+    rounded = trained.rounded(fit)
+    sizes = {}
+    for name, made in (("whole", fit), ("half", rounded)):
+        path = trained.save(tmp_path / name, of, [made], [data], data.x, {"scores": {}})
+        back: Any = trained.restore(of, path, "cpu")
+        assert torch.equal(back.predict(data.x, 7).f, made.predict(data.x, 7).f)
+        sizes[name] = sum(v.nbytes for n, v in read_tensors(path)[0].items() if n.startswith("0.guide"))
+    large = sum(value.nbytes for value in before.values() if value.numel() >= 10_000)
+    assert sizes["whole"] - sizes["half"] == large / 2 > 0
+    for name, value in rounded.guide.state_dict().items():
+        assert torch.equal(fit.guide.state_dict()[name], before[name])
+        torch.testing.assert_close(value, before[name], rtol=2**-11, atol=1e-7)
+        assert torch.equal(value, before[name]) == (value.numel() < 10_000)
+
+
+def test_what_16_bits_do_not_hold_is_not_rounded() -> None:
+    of = wide_entry(guides.MeanField)
+    fit = of.fit(Dataset(torch.randn(9, 3), torch.randn(9, 2)))
+    with torch.no_grad():
+        for value in fit.guide.state_dict().values():
+            value[0] = 1e5
+    rounded = trained.rounded(fit)
+    assert all(torch.equal(value, fit.guide.state_dict()[n]) for n, value in rounded.guide.state_dict().items())
