@@ -160,9 +160,9 @@ class Ordinal(Likelihood):
         >>> from pyrodrop.scaling import Standardize
         >>> likelihood = likelihoods.Ordinal(3)
         >>> likelihood.start(torch.tensor([0, 1, 1, 2]))
-        >>> likelihood(torch.tensor([[0.0], [2.0]]), Standardize()).probs
-        tensor([[0.2500, 0.5000, 0.2500],
-                [0.0432, 0.2458, 0.7109]])
+        >>> likelihood(torch.tensor([[0.0], [2.0]]), Standardize()).probs.detach()
+        tensor([[0.2506, 0.4988, 0.2506],
+                [0.0433, 0.2448, 0.7119]])
     """
 
     scales = ("gaps",)

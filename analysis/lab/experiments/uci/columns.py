@@ -159,7 +159,9 @@ def _log_uniform(data: Dataset, point: Point, penalty: Penalty) -> Prior:
 
 GAL: Mapping[str, Any] = {"noises": ("grid", "learned", "heteroscedastic"), "lr": LR, "decays": False}
 COLUMNS = {
-    "bernoulli": Column(lambda model, rate: guides.BernoulliDropout(model, rate or 0.0, mask_input=True), _gal, with_rate=True, **GAL),
+    "bernoulli": Column(
+        lambda model, rate: guides.BernoulliDropout(model, rate or 0.0, mask_input=True), _gal, with_rate=True, **GAL
+    ),
     "none": Column(lambda model, _: guides.Point(model), _gal, **GAL),  # that of MC dropout without dropout
     "mean-field": Column(lambda model, _: guides.MeanField(model, 0.05), _standard),
     "variational-a": Column(lambda model, _: guides.VariationalDropout(model, "A", "input"), _log_uniform),
