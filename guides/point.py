@@ -43,7 +43,7 @@ class Point(Guide):
         >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
         >>> dropout = guides.BernoulliDropout(model, drop_rate=0.5)
         >>> point = guides.Point.average(model, dropout)
-        >>> torch.equal(point.mean()["layers.0.weight"], 0.5 * dropout.loc["layers.0.weight"])
+        >>> torch.equal(point.mean()["layers.1.weight"], 0.5 * dropout.loc["layers.1.weight"])
         True
     """
 

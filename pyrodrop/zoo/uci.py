@@ -108,7 +108,7 @@ ENTRIES = tuple(
         source="Gal & Ghahramani (2016), table 1",
         data=f"uci/{name}",
         model=functools.partial(_model, setting=of),
-        guide=functools.partial(BernoulliDropout, drop_rate=of.drop_rate),
+        guide=functools.partial(BernoulliDropout, drop_rate=of.drop_rate, mask_input=True),
         training=functools.partial(settings, epochs=10 * of.epochs, batch_size=BATCH, lr=LR, estimator="local"),
         published={"rmse": of.rmse[0], "log_density": of.log_density[0]},
         published_errors={"rmse": of.rmse[1], "log_density": of.log_density[1]},  # type: ignore[dict-item]

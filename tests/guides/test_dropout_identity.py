@@ -48,7 +48,7 @@ def test_loss_and_gradients_are_those_of_nn_dropout_with_weight_decay(monkeypatc
         bias_prior=priors.Gaussian(length_scale=l_bias),
         likelihood=likelihoods.Gaussian(precision=TAU),
     ).double()
-    guide = guides.BernoulliDropout(model, RATE).double()
+    guide = guides.BernoulliDropout(model, RATE, mask_input=True).double()
     with torch.no_grad():  # nn.Dropout divides by keep, so the plain weight is keep * M
         for ours, theirs in (("0", plain.first), ("2", plain.second)):
             guide.loc[f"{ours}.weight"].copy_(theirs.weight / keep)

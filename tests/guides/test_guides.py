@@ -278,7 +278,7 @@ def test_rates_by_layer() -> None:
 
 def test_weight_averaging_is_torch_dropout_in_eval_mode() -> None:
     model = small_model()
-    guide = guides.BernoulliDropout(model, 0.25)
+    guide = guides.BernoulliDropout(model, 0.25, mask_input=True)
     means = guides.Point.average(model, guide).mean()
     plain = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 6), nn.Tanh(), nn.Dropout(0.25), nn.Linear(6, 1)).eval()
     with torch.no_grad():

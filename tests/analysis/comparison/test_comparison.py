@@ -76,7 +76,7 @@ def mlp(width: int = 4, scale: float = 1.0, prior: Any = None) -> Any:
 
 
 def small_dropout(model: Any) -> Any:
-    return guides.BernoulliDropout(model, 0.1)
+    return guides.BernoulliDropout(model, 0.1, mask_input=True)
 
 
 def several(make: Any) -> Any:

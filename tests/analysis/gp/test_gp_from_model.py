@@ -156,4 +156,4 @@ def test_guides_without_a_kernel_are_refused_by_name() -> None:
     with pytest.raises(TypeError, match="BernoulliDropout or DropConnect; got MeanField"):
         gp.from_model(model, guides.MeanField(model))
     with pytest.raises(ValueError, match="dropout on the network's input does not average out.*got drop_rate 0.5"):
-        gp.from_model(model, guides.BernoulliDropout(model, 0.5))
+        gp.from_model(model, guides.BernoulliDropout(model, 0.5, mask_input=True))

@@ -38,7 +38,7 @@ Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
 def parts(rate: float = 0.2) -> tuple[models.NetworkModel, guides.Guide]:
     likelihood = likelihoods.Gaussian(4.0, learned=True)
     model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
-    return model, guides.BernoulliDropout(model, rate)
+    return model, guides.BernoulliDropout(model, rate, mask_input=True)
 
 
 def trained(engine: str, model: Any, guide: Any, **settings: Any) -> pyrodrop.Fit:

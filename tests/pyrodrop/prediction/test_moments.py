@@ -86,7 +86,7 @@ def test_the_closed_form_of_deep_features_and_of_products_by_hand() -> None:
     ("guide", "likelihood", "message"),
     [
         (
-            lambda m: guides.BernoulliDropout(m, 0.2),
+            lambda m: guides.BernoulliDropout(m, 0.2, mask_input=True),
             None,
             r"last layer only; got dropout at \['0.weight', '2.weight'\]",
         ),
@@ -159,7 +159,7 @@ def test_a_function_that_is_not_the_mean_has_a_spread_of_its_own() -> None:
 
 MARGINAL: dict[str, Callable[[Any], Any]] = {
     "bernoulli": lambda m: guides.BernoulliDropout(m, RATE, mask_input=False),
-    "inputs": lambda m: guides.BernoulliDropout(m, 0.5),
+    "inputs": lambda m: guides.BernoulliDropout(m, 0.5, mask_input=True),
     "theta": lambda m: guides.BernoulliDropout(m, RATE, theta=0.2),
     "concrete": lambda m: guides.ConcreteDropout(m, drop_rate=RATE),
     "type_a": lambda m: guides.GaussianDropout(m, "A", 0.4),

@@ -176,7 +176,7 @@ class Twice(nn.Module):
 def test_a_layer_that_is_called_twice_has_one_draw() -> None:
     net = Twice()
     model, x = model_of(net), torch.randn(5, 4, 2)
-    f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), "local", x)
+    f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4, mask_input=True).double(), "local", x)
     others = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
     torch.testing.assert_close(f, functional_call(net, {**others, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
 
@@ -231,7 +231,7 @@ def test_outputs_are_those_of_all_masks_with_their_probabilities(estimator: str)
     torch.manual_seed(1)
     net, rate = Sequences(nn.RNN, batch_first=True), 0.3
     model = model_of(net)
-    guide = guides.BernoulliDropout(model, drop_rate=rate).double()
+    guide = guides.BernoulliDropout(model, drop_rate=rate, mask_input=True).double()
     means = {n: guide.posterior(n).loc.detach() for n in model.weight_sites()}
     others = {n: p.detach() for n, p in net.double().named_parameters() if n not in means}
     count, x = 20_000, torch.randn(1, 6, 2)
@@ -256,7 +256,7 @@ def test_outputs_are_those_of_all_masks_with_their_probabilities(estimator: str)
 def test_a_packed_sequence_has_one_draw_for_all(estimator: str) -> None:
     net = Sequences(nn.GRU, batch_first=True, packed=True)
     model, x = model_of(net), torch.randn(5, 4, 2)
-    f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), estimator, x)
+    f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4, mask_input=True).double(), estimator, x)
     assert [len(w.drawn) for w in lazy.values()] == [1, 1]
     others = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
     torch.testing.assert_close(f, functional_call(net, {**others, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
@@ -279,7 +279,7 @@ class OverOthers(Sequences):
 @pytest.mark.parametrize("merged", [True, False])
 def test_a_layer_whose_batch_are_not_the_examples_has_one_draw_around(merged: bool) -> None:
     model, x = model_of(OverOthers(merged=merged)), torch.randn(5, 4, 2)
-    _, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), "local", x)
+    _, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4, mask_input=True).double(), "local", x)
     assert len(lazy["layer.weight_hh_l0"].drawn) == 1
     assert len(lazy["layer.weight_ih_l0"].drawn) == int(merged)
 

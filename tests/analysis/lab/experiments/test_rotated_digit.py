@@ -29,7 +29,7 @@ def test_a_step_is_caffes(monkeypatch: pytest.MonkeyPatch, float64: None) -> Non
     n = 12
     data = Dataset(torch.rand(n, 1, 28, 28), torch.arange(n) % 10)
     model = zoo.entry("rotated-digit/bernoulli").model(data).double()
-    guide = guides.BernoulliDropout(model, RATES).double()
+    guide = guides.BernoulliDropout(model, RATES, mask_input=True).double()
     start = {name: w.clone() for name, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
     mask = (torch.arange(500) % 3 > 0).double()
     monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
