@@ -311,3 +311,18 @@ def test_a_replayed_trace_is_pyro_step_by_step(name: str, estimator: str) -> Non
     for n in eager:
         torch.testing.assert_close(traced[n], eager[n], rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [guides.BernoulliDropout, guides.ConcreteDropout])
+def test_few_inputs_are_dropped_where_it_is_said(make: Any) -> None:
+    """Of 3 columns none, of 20 all; as said or named; and of a network with one weight, its only units."""
+
+    def masked(columns: int, *widths: int, **options: Any) -> set[str]:
+        model = models.MLP([columns, *widths], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        return set(make(model, **options).rates())
+
+    assert masked(3, 8, 1) == masked(20, 8, 1, mask_input=False) == {"layers.1.weight"}
+    both = {"layers.0.weight", "layers.1.weight"}
+    assert masked(20, 8, 1) == masked(3, 8, 1, mask_input=True) == masked(3, 8, 1, drop_rate={"*": 0.2}) == both
+    assert masked(3, 1) == {"layers.0.weight"}
+    assert guides.BernoulliDropout(small_model()).rates() == {"layers.1.weight": 0.1}
