@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.files import whole
 
@@ -22,12 +20,6 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown; the first row is its header."""
     header, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *body))
-
-
-def as_markdown(table_: Table) -> str:
-    """A table of the terminal in Markdown."""
-    columns = [[str(column.header), *map(str, column.cells)] for column in table_.columns]
-    return f"{table(list(zip(*columns, strict=True)))}\n"
 
 
 def marked(name: str, text: str) -> str:

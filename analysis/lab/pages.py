@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pyrodrop.analysis.lab import RESULTS, ROOT, generated
+from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
 from pyrodrop.analysis.lab.experiments import continual, peers, published, remedies, uci
@@ -18,7 +18,6 @@ from pyrodrop.analysis.lab.experiments.active_learning import experiment as acti
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
 from pyrodrop.analysis.lab.networks.case import load
-from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.names import known
 
 DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
@@ -31,12 +30,6 @@ def networks(folder: Path = NETWORKS) -> str:
         *([f"`{case.name}`", case.about.replace("|", "/")] for case in load(folder).values()),
     ]
     return generated.table(rows) + "\n"
-
-
-def asked(number: int) -> str:
-    """A table of active learning, in Markdown."""
-    content = read_record(RESULTS / "active-learning.json").content
-    return generated.as_markdown(active_learning.tables_of(content, content["settings"])[number])
 
 
 PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
@@ -61,8 +54,8 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "league tv": (DOCS / "league.md", functools.partial(league.text, "total_variation")),
     "lots": (DOCS / "data-that-keep-coming.md", continual.text),
     **{
-        f"asked, {name}": (DOCS / "ask-for-a-label.md", functools.partial(asked, number))
-        for number, name in enumerate(("filters", "features", "naval"))
+        f"asked, {name}": (DOCS / "ask-for-a-label.md", functools.partial(active_learning.text, kind))
+        for name, kind in (("filters", "filters"), ("features", "mnist"), ("naval", "naval"))
     },
     "networks": (DOCS / "your-own-network.md", networks),
     **{

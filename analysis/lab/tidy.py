@@ -3,9 +3,10 @@
     study,problem,method,seed, then a column per score, and ``SCORE se`` for a standard error
 
 A row is one measurement of a method on a problem. `seed` counts repetitions: seeds, splits or folds; it is empty if there is
-one for all. Numbers have seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has settings,
-commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each,
+one for all. Numbers have at most seven significant digits, and a cell is empty if it was not measured. ``NAME.json`` has
+settings, commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each,
 ``STUDY/PROBLEM/METHOD``, where * stands for any.
+
 ``python -m pyrodrop.analysis.lab.tidy INTO.csv FROM.csv`` puts the rows of one table into another, and
 ``... FILE.json ...`` shortens the numbers of results that are JSON.
 """

@@ -21,8 +21,8 @@ from zoo_figures import uci, uci_cells
 
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments import kingma_fig1a, kingma_table1
+from pyrodrop.analysis.lab.experiments.peers.experiment import STORED as DISTANCES
 from pyrodrop.analysis.lab.experiments.peers.figure import figure as peers
-from pyrodrop.analysis.lab.experiments.peers.rows import STORED as DISTANCES
 from pyrodrop.analysis.lab.experiments.published.compare import place
 from pyrodrop.analysis.lab.experiments.references import facts
 from pyrodrop.analysis.lab.experiments.references import figure as spreads

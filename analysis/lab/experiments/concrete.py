@@ -12,19 +12,18 @@ of the hidden layers mainly count steps: the KL divergence moves their log odds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from pyro import poutine
-from rich.table import Table
 
 from pyrodrop import arguments, zoo
+from pyrodrop.analysis.lab import RESULTS, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment, numbers
 from pyrodrop.analysis.lab.experiments.published_figures import figures as published_figures
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.data import Dataset, line
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import elbo_terms
@@ -33,7 +32,6 @@ from pyrodrop.reparam import LocalReparam, reparameterize
 
 SIZES = (10, 25, 50, 100, 1000, 10_000)
 TEST, DRAWS = 1000, 20
-PUBLISHED_RUNS = 3  # every published figure is a mean over these runs, for uncertainties the root mean square
 LAYERS = [f"layers.{i}.weight" for i in range(3)]
 ENTRY = "concrete/synthetic"
 METRICS = {
@@ -77,15 +75,14 @@ def run(
         measured = experiment.measure(
             measure, names, experiment.cells(numbers(*QUANTITIES), lambda name: {"name": name, **about})
         )
-        table = {n: [measured[f"{n}-{s}"] for s in repetitions] for n in chosen}
-        content = {
-            "figures": figures(table),
-            "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
-            "published": {str(n): dict(zip(QUANTITIES, published(n), strict=True)) for n in chosen},
-            "published_runs": PUBLISHED_RUNS,
-            "command": experiment.command,
-        }
-        return experiment.write(content, table_of(table), settings={"draws": DRAWS, "test": TEST}, threads=1)
+        rows = [row_of(n, "ours", measured[f"{n}-{s}"]) | {"seed": s - job.seed} for n in chosen for s in repetitions]
+        rows += [row_of(n, "published", dict(zip(QUANTITIES, published(n), strict=True))) for n in chosen]
+        return experiment.write({}, rows=rows, settings={"draws": DRAWS, "test": TEST}, threads=1)
+
+
+def row_of(n: int, method: str, values: Mapping[str, Any]) -> tidy.Row:
+    """A row of a table of results."""
+    return {"study": "concrete", "problem": f"N = {n}", "method": method} | {name: values[name] for name in QUANTITIES}
 
 
 def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[str, float]:
@@ -130,45 +127,20 @@ def _predicted(model: Any, guide: Any, x: torch.Tensor) -> tuple[torch.Tensor, t
     return y.mean, y.variance
 
 
-def figures(measured: Mapping[int, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    """The measured figures by the names of the published ones: value, its standard error, sd of one run, number of seeds.
-
-    Values are means over seeds, for the two uncertainties the root mean square, as published. The error and the sd are None
-    for one seed.
-    """
-    results = {}
-    for n, rows in measured.items():
-        for metric, quantities in METRICS.items():
-            columns = torch.tensor([[row[q] for q in quantities] for row in rows], dtype=torch.float64)
-            value = columns.square().mean(0).sqrt() if "epistemic_sd" in quantities else columns.mean(0)
-            sd = columns.std(0) if len(rows) > 1 else None
-            results[f"Concrete dropout | {metric} N={n}"] = {
-                "value": _plain(value),
-                "error": None if sd is None else _plain(sd / len(rows) ** 0.5),
-                "sd": None if sd is None else _plain(sd),
-                "seeds": len(rows),
-            }
-    return results
+def figure(rows: Sequence[Mapping[str, Any]], metric: str) -> float | list[float]:
+    """A figure by the name of the published one: means over seeds, for the two uncertainties the root mean square."""
+    columns = torch.tensor([[row[q] for q in METRICS[metric]] for row in rows], dtype=torch.float64)
+    value = columns.square().mean(0).sqrt() if "epistemic_sd" in METRICS[metric] else columns.mean(0)
+    return float(value) if len(value) == 1 else value.tolist()
 
 
-def _plain(values: torch.Tensor) -> float | list[float]:
-    return float(values) if len(values) == 1 else values.tolist()
+def stored(n: int) -> list[tidy.Row]:
+    """Our rows for N examples; empty if they have not been run."""
+    rows = tidy.read(RESULTS / "concrete.csv")
+    return [row for row in rows if (row["problem"], row["method"]) == (f"N = {n}", "ours")]
 
 
 def published(n: int) -> list[float]:
     """The notebook's figures for N examples, in the order of `QUANTITIES`."""
     values = {figure.metric: figure.value for figure in published_figures() if figure.paper == "gal2017"}
     return [values[f"test RMSE N={n}"], *values[f"epistemic,aleatoric std N={n}"], *values[f"p layers 1-3 N={n}"]]
-
-
-def table_of(measured: Mapping[int, list[dict[str, float]]]) -> Table:
-    """Our figures above the published ones."""
-    rows = [["N", *(quantity.replace("_", " ") for quantity in QUANTITIES)]]
-    for n, seeds in measured.items():
-        rows.append([str(n)])
-        for quantity, theirs in zip(QUANTITIES, published(n), strict=True):
-            values = [row[quantity] for row in seeds]
-            mean = sum(values) / len(values)
-            rows[-1].append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{theirs:.3g}")
-    title = "concrete dropout, y = 2 x + 8 + N(0, 1): mean (least-most of the seeds), published below"
-    return text_table(title, rows, left=0, lines=True)

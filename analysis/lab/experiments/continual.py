@@ -27,7 +27,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import arguments, guides, likelihoods, metrics, models, priors, schedules
 from pyrodrop.analysis.lab import RESULTS, generated, tidy
-from pyrodrop.analysis.lab.experiments.experiment import Experiment, rows_of_numbers
+from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.style import GREY, SERIES, styled
@@ -64,7 +64,7 @@ def run(
     settings = {"seeds": seeds, "steps": arguments.count(steps, "steps", "the number of steps"), "digits": digits}
     with Experiment.begin("continual", out, job, settings) as experiment:
         names = [f"{kind}_{method}_{job.seed + s}" for kind in KINDS for method in METHODS for s in range(seeds)]
-        cells = experiment.cells(rows_of_numbers("accuracy", "first"))
+        cells = experiment.cells(lambda record: [record.numbers(name) for name in ("accuracy", "first")])
         measured = experiment.measure(measure, names, cells, steps=steps, digits=digits)
         rows = [row_of(name, job.seed, cell) for name, cell in measured.items()]
         return experiment.write({}, rows=rows, shown=shown, threads=1, figures={"first-lot": figure(rows)})

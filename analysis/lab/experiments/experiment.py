@@ -39,11 +39,6 @@ def numbers(*keys: str) -> Check:
     return lambda record: [record.number(key) for key in keys]
 
 
-def rows_of_numbers(*keys: str) -> Check:
-    """A check that a cell has these lists of numbers."""
-    return lambda record: [record.numbers(key) for key in keys]
-
-
 @dataclass
 class Experiment:
     """One run of a job.
@@ -85,17 +80,6 @@ class Experiment:
     ) -> dict[str, Any]:
         """``function(name, device=..., progress=..., **options)`` of every cell by name; see `train_each` for processes."""
         return train_each(function, names, self.job, keep=cells, **options)
-
-    @property
-    def command(self) -> str:
-        """The command line of the run; settings must have the names of options."""
-        options = {name: value for name, value in self.settings.items() if name != "device" and value is not None}
-        options["seed"] = options.pop("seed")
-        arguments = (
-            f"--{name} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-            for name, value in options.items()
-        )
-        return " ".join([f"pyrodrop run {self.name}", *arguments])
 
     def write(
         self,

@@ -78,7 +78,6 @@ def run(
         record.number("seconds")
 
     with Experiment.begin("kingma-fig1a", out or Path("runs") / f"kingma-fig1a-{preset}", job, settings) as experiment:
-        cells = {**cells, **_earlier(experiment.folder), **cells}
         # On a CPU the longest trainings begin first, so that none runs alone at the end.
         by_cell = experiment.measure(
             _measure, sorted(cells, key=lambda name: -cells[name][1] if job.device.type == "cpu" else cells[name][1]),
@@ -91,16 +90,6 @@ def run(
             settings={"preset": preset},
             figures={"figure": draw(errors)},
         )
-
-
-def _earlier(folder: Path) -> dict[str, tuple[str, int]]:
-    """Method and width of the cells in the folder, by name."""
-    parts = {path.stem: path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json"))}
-    return {
-        name: (method, int(width))
-        for name, (method, _, width) in parts.items()
-        if method in METHODS and width.isdecimal()
-    }
 
 
 def _measure(

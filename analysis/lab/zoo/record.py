@@ -7,13 +7,13 @@ and, without either option, also its result of the full run.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from cyclopts import App
 
 from pyrodrop import zoo
 from pyrodrop.analysis.lab.zoo.beside import beside
@@ -137,34 +137,29 @@ def _rounded(split: Split, units: int) -> Split:
     return replace(split, train=split.train.with_values(x=x))
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Record the named entries."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pyrodrop.analysis.lab.zoo.record", description="Write references of entries."
-    )
-    parser.add_argument("entries", nargs="+", type=zoo.entry, metavar="ENTRY")
-    parser.add_argument("--full", action="store_true", help="also make the full run, as published")
-    parser.add_argument(
-        "--runs", type=Path, help="folder of finished full runs, each as ENTRY/results.json and its fits"
-    )
-    parser.add_argument("--why", default="", help="the reason for not making the full run")
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[0], help="seeds of the full runs, the first is described"
-    )
-    parser.add_argument("--device", default="cpu", help="device of the full runs")
-    parser.add_argument("--beside", action="store_true", help="also fit the models of scikit-learn to the same data")
-    parser.add_argument("--save", type=Path, help="folder to write the trained posterior to")
-    chosen = parser.parse_args(argv)
-    for entry in chosen.entries:
-        content = record(
-            entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save,
-            with_others=chosen.beside,
-            run=chosen.runs and chosen.runs / entry.name,
-        )  # fmt: skip
-        result = content["result"]
-        outcome = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
-        print(f"{entry.name}: {outcome}", flush=True)
+def main(
+    *entries: str, full: bool = False, runs: Path | None = None, why: str = "", seeds: list[int] = [0], device: str = "cpu",  # noqa: B006
+    beside: bool = False, save: Path | None = None,
+) -> None:  # fmt: skip
+    """Write references of entries.
+
+    Args:
+        entries: names of entries.
+        full: also make the full run, as published.
+        runs: folder of finished full runs, each as ENTRY/results.json and its fits.
+        why: the reason for not making the full run.
+        seeds: of the full runs, the first is described.
+        device: of the full runs.
+        beside: also fit the models of scikit-learn to the same data.
+        save: folder to write the trained posterior to.
+    """
+    for entry in map(zoo.entry, entries):
+        result = record(
+            entry, full=full, why=why, seeds=seeds, device=device, folder=save, with_others=beside,
+            run=runs and runs / entry.name,
+        )["result"]  # fmt: skip
+        print(entry.name, result if isinstance(result, str) else f"{result['seconds']:.0f} s", sep=": ", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    App(default_command=main, result_action="return_none")()

@@ -44,7 +44,7 @@ def test_a_reference_has_the_scores_of_what_loads(
     monkeypatch.setattr(references, "FOLDER", tmp_path / "reference")
     assert cli.main(["run", "own/wide", "--out", str(tmp_path / "own/wide"), "--seed", "3", "--quiet"]) == 0
     ran = json.loads((tmp_path / "own/wide/results.json").read_text())
-    record.main(["own/wide", "--runs", str(tmp_path), "--save", str(tmp_path / "zoo")])
+    record.main("own/wide", runs=tmp_path, save=tmp_path / "zoo")
     first = references.load("own/wide")["result"]
     assert first == trained.header(tmp_path / "zoo/own/wide.safetensors")["result"]
     fit: Any = trained.restore(of, tmp_path / "zoo/own/wide.safetensors", "cpu")

@@ -24,7 +24,7 @@ def cells(name: str, method: str) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_those_of_the_small_problem(name: Any) -> None:
     split, of = data.toy(name), problem(name.replace("-", " "))
-    assert len(split.train) == STORED[name.replace("-", " ")]["rows"]
+    assert len(split.train) == STORED[name.replace("-", " ")]["constant"]["rows"]
     assert torch.equal(split.train.x, of.train.x)
     assert torch.equal(split.train.y, of.train.y)
     assert torch.equal(split.test.x, torch.cat([of.inside.x, of.away.x]))

@@ -12,16 +12,16 @@ d_s is of the RMSE at the last number of labels, so that more is worse.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from pyrodrop import arguments
+from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.active_learning import digits, naval
 from pyrodrop.analysis.lab.experiments.active_learning.loop import RANDOM, Task, learn
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
@@ -33,6 +33,12 @@ from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.files import Record
 
 TARGET = 0.9
+MNIST = ["posterior", "rows", "labels to 90 %", "accuracy at the end, %", "over random, %"]
+KINDS = {
+    "filters": [*MNIST, "ink"],
+    "mnist": MNIST,
+    "naval": ["posterior", "random rows", "rows of largest variance", "difference"],
+}
 FILTERS = {digits.FROZEN: digits.Frozen, digits.EQUAL: digits.Equal, digits.TRAINED: digits.Trained}
 UNITS: Mapping[str, tuple[type[Task], str, str]] = {
     **{f"mnist, {name}": (digits.Digits, name, "") for name in digits.POSTERIORS},
@@ -94,19 +100,12 @@ def run(
         kept = experiment.cells(_checked, lambda _: {}, where="")
         options = {**options, "seed": job.seed}
         curves = experiment.measure(_curves, list(UNITS), kept, options=options, folder=experiment.folder)
-        mnist, ships = (
-            {name.partition(", ")[2]: curve for name, curve in curves.items() if name.startswith(data)}
-            for data in ("mnist", "naval")
-        )
-        content: dict[str, Any] = {
-            "mnist": {name: digit_rows(curve) for name, curve in mnist.items()},
-            "naval": {name: naval_row(curve) for name, curve in ships.items()},
-        }
-        content["curves"] = curves
-        return experiment.write(
-            content, *tables_of(content, options), settings={"draws": digits.DRAWS, "members": digits.MEMBERS},
-            figures={"filters": filters_figure(mnist)},
-        )  # fmt: skip
+        rows = [row for name, curve in curves.items() for row in rows_of(name, curve)]
+        tables = [text_table(f"{kind}, mean ± s.e.", table_of(rows, kind), left=2) for kind in KINDS]
+        figures = {"filters": filters_figure({name.partition(", ")[2]: curve for name, curve in curves.items()})}
+        tidy.put(experiment.folder / "active-learning.csv", rows)
+        settings = {"draws": digits.DRAWS, "members": digits.MEMBERS}
+        return experiment.write({"rows": rows, "curves": curves}, *tables, settings=settings, figures=figures)
 
 
 def _checked(record: Record) -> None:
@@ -130,72 +129,63 @@ def _curves(
     return curve if kind is naval.Naval else {**curve, "ink": {how: digits.ink(rows) for how, rows in asked.items()}}
 
 
-def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By acquisition: labels to 90 %, the accuracy at the end, and how much more it is than that of random and of BALD."""
-    numbers, rows = curve["labels"], {}
-    by_seed = {name: list(zip(*scores, strict=True)) for name, scores in curve["scores"].items()}
-    for name, seeds in by_seed.items():
-        reached = [next((n for n, a in zip(numbers, each, strict=True) if a >= TARGET), None) for each in seeds]
-        labels, error = mean_and_error([numbers[-1] if n is None else n for n in reached])
-        row = {"labels": labels, "labels_se": None if None in reached else error, "seeds": len(seeds)}
-        row["reached"] = sum(n is not None for n in reached)
-        row["accuracy"], row["accuracy_se"] = mean_and_error([each[-1] for each in seeds])
-        row["ink"], row["ink_se"] = mean_and_error(
-            [statistics.fmean(each) for each in zip(*curve["ink"][name], strict=True)]
-        )
-        for other in (RANDOM, "BALD"):
-            over = [statistics.fmean(a) - statistics.fmean(b) for a, b in zip(seeds, by_seed[other], strict=True)]
-            row[f"over {other}"], row[f"over {other}_se"] = mean_and_error(over)
-        rows[name] = row
+def rows_of(name: str, curve: Mapping[str, Any]) -> list[tidy.Row]:
+    """A row of means over seeds by acquisition: accuracies in percent, or the RMSE of naval at the end, see `KINDS`."""
+    kind, _, posterior = name.partition(", ")
+    key = {"study": "filters" if posterior in FILTERS else kind, "problem": posterior}
+    numbers, scores = curve["labels"], {how: list(zip(*each, strict=True)) for how, each in curve["scores"].items()}
+    ends = {how: [each[-1] for each in of_seeds] for how, of_seeds in scores.items()}
+    if kind == "naval":
+        ends["difference"] = [b - a for a, b in zip(ends[RANDOM], ends["variance"], strict=True)]
+        return [key | {"method": how} | _mean("rmse", values) for how, values in ends.items()]
+    rows = []
+    for how, of_seeds in scores.items():
+        reached = [next((n for n, a in zip(numbers, each, strict=True) if a >= TARGET), None) for each in of_seeds]
+        pairs = zip(of_seeds, scores[RANDOM], strict=True)
+        over = [100 * (statistics.fmean(a) - statistics.fmean(b)) for a, b in pairs]
+        row = {"seeds": len(reached), "reached": sum(n is not None for n in reached)}
+        row |= _mean("labels", [numbers[-1] if n is None else n for n in reached])
+        row |= _mean("accuracy", [100 * value for value in ends[how]])
+        row |= {} if how == RANDOM else _mean("over random", over)
+        row |= _mean("ink", [statistics.fmean(each) for each in zip(*curve["ink"][how], strict=True)])
+        rows.append(key | {"method": how} | row)
     return rows
 
 
-def naval_row(curve: Mapping[str, Any]) -> dict[str, float | None]:
-    """RMSE at the end of random rows and of those of largest variance, and the second less the first."""
-    random, asked = (curve["scores"][name][-1] for name in (RANDOM, "variance"))
-    more = [b - a for a, b in zip(random, asked, strict=True)]
-    row: dict[str, float | None] = {}
-    for name, values in {RANDOM: random, "variance": asked, "difference": more}.items():
-        row[name], row[f"{name}_se"] = mean_and_error(values)
-    return row
+def _mean(name: str, values: Sequence[float]) -> dict[str, Any]:
+    return dict(zip((name, f"{name} se"), mean_and_error(values), strict=True))
 
 
-def tables_of(content: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Table, Table, Table]:
-    """MNIST, with filters that are trained or could be, and with features of random filters, and naval."""
-    names = ["posterior", "rows", "labels to 90 %", "accuracy at the end, %", "over random, %", "ink"]
-    trained, mnist = [names], [names[:-1]]
-    for posterior, rows in content["mnist"].items():
-        for name, row in rows.items():
-            over = _shown(100 * row["over random"], 100 * row["over random_se"], "+.2f") if name != RANDOM else "-"
-            accuracy = _shown(100 * row["accuracy"], 100 * row["accuracy_se"], ".2f")
-            cells = [posterior, name, labels_shown(row), accuracy, over]
-            if posterior in FILTERS:
-                trained.append([*cells, _shown(row["ink"], row["ink_se"], ".2f")])
-            else:
-                mnist.append(cells)
-    ships = [["posterior", "random rows", "rows of largest variance", "difference"]]
-    for posterior, row in content["naval"].items():
+def table_of(rows: Iterable[Mapping[str, Any]], kind: str) -> list[list[str]]:
+    """The table of a kind: of filters, of features of random filters (mnist), or of naval."""
+    rows = [row for row in rows if row["study"] == kind]
+    if kind == "naval":
         forms = {RANDOM: ".3f", "variance": ".3f", "difference": "+.3f"}
-        ships.append([posterior, *(_shown(row[key], row[f"{key}_se"], form) for key, form in forms.items())])
-    to, trained_to, naval_to = (
-        f"{settings[f'{of}labels']} labels, {settings[f'{of}seeds']} seeds" for of in ("", "trained_", "naval_")
-    )
-    return (
-        text_table(f"MNIST to {trained_to}, mean ± s.e.", trained, left=2),
-        text_table(f"MNIST, features of random filters, to {to}, mean ± s.e.", mnist, left=2),
-        text_table(f"naval, RMSE at {naval_to}, mean ± s.e.", ships),
-    )
+        by_posterior: dict[str, list[str]] = {}
+        for row in rows:
+            by_posterior.setdefault(row["problem"], [row["problem"]]).append(_shown(row, "rmse", forms[row["method"]]))
+        return [KINDS[kind], *by_posterior.values()]
+    columns = {"accuracy": ".2f", "over random": "+.2f"} | ({"ink": ".2f"} if kind == "filters" else {})
+    return [KINDS[kind]] + [
+        [row["problem"], row["method"], labels_shown(row), *(_shown(row, *column) for column in columns.items())]
+        for row in rows
+    ]
+
+
+def text(kind: str) -> str:
+    """A table of ``docs/ask-for-a-label.md``, in Markdown."""
+    return generated.table(table_of(tidy.read(RESULTS / "active-learning.csv"), kind)) + "\n"
 
 
 def labels_shown(row: Mapping[str, Any]) -> str:
     """The number of labels to 90 %, or that it is at least so many, with how many seeds reach it."""
-    if row["labels_se"] is not None:
-        return f"{row['labels']:.0f} ± {row['labels_se']:.0f}"
-    return f"≥ {row['labels']:.0f} ({row['reached']} of {row['seeds']} reach it)"
+    if row["reached"] == row["seeds"]:
+        return _shown(row, "labels", ".0f")
+    return f"≥ {row['labels']:.0f} ({row['reached']:.0f} of {row['seeds']:.0f} reach it)"
 
 
-def _shown(value: float, error: float, form: str) -> str:
-    return f"{value:{form}} ± {error:{form.removeprefix('+')}}"
+def _shown(row: Mapping[str, Any], column: str, form: str) -> str:
+    return f"{row[column]:{form}} ± {row[f'{column} se']:{form.removeprefix('+')}}" if column in row else "-"
 
 
 @styled()

@@ -25,7 +25,6 @@ from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.analysis.zoo.train import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
@@ -128,9 +127,6 @@ def run(
             folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
         )
         print_models(rows, series.y_unit, settings)
-        shares = [f"{name} {_shares(row)}" for name, row in rows.items() if row["yearly_cycle_possible"] is not None]
-        paragraph(f"Share of the yearly cycle, and what the last units of the network can carry. {'; '.join(shares)}.")
-        print()
         figure = draw(series, points, float(_far(series)), curves)
         written = experiment.write({"models": rows}, settings=settings, figures={"figure": figure})
         print(f"draws: {folder / 'draws.nc'}")

@@ -5,13 +5,13 @@ Four posteriors from the run's draws.nc, as FOLDER/co2-light.png and FOLDER/co2-
 
 from __future__ import annotations
 
-import argparse
 import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from cyclopts import App
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
@@ -104,21 +104,5 @@ def write(run: Path, folder: Path) -> list[Path]:
     return paths
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Write the figures and print their paths."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pyrodrop.analysis.lab.experiments.co2.front", description="The figure of the front page."
-    )
-    parser.add_argument("run", type=Path, help="folder of a run of co2")
-    parser.add_argument("folder", type=Path, help="where to write co2-light.png and co2-dark.png")
-    chosen = parser.parse_args(argv)
-    try:
-        written = write(chosen.run, chosen.folder)
-    except ValueError as error:
-        parser.error(str(error))
-    for path in written:
-        print(path)
-
-
 if __name__ == "__main__":
-    main()
+    App(default_command=write, result_action="return_none")()

@@ -10,41 +10,39 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from pyrodrop.analysis.reports.score_table import cell
-from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
+from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.metrics import pit
 from pyrodrop.prediction.prediction import Prediction
 
+HEADERS = {
+    "log_density": "log density", "rmse": "RMSE", "crps": "CRPS", "coverage_50": "in 50%", "coverage_95": "in 95%",
+    "sd_last_train": "sd last", "sd_far": "sd far", "yearly_cycle": "cycle", "yearly_cycle_possible": "possible",
+    "elbo": "ELBO", "elbo_se": "s.e.",
+}  # fmt: skip
+FORMS = dict.fromkeys(HEADERS, ".2f") | dict.fromkeys(
+    ("coverage_50", "coverage_95", "yearly_cycle", "yearly_cycle_possible"), ".0%"
+)
+FORMS |= dict.fromkeys(("elbo", "elbo_se"), ".0f")
+
 
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
     """Print the results of a regression experiment, one row per model."""
-    title = f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
-    headers = {
-        "log density": _number("log_density", ".2f"),
-        f"RMSE {unit}": _number("rmse", ".2f"),
-        f"CRPS {unit}": _number("crps", ".2f"),
-        "in 50%": _number("coverage_50", ".0%"),
-        "in 95%": _number("coverage_95", ".0%"),
-        "sd last": _number("sd_last_train", ".2f"),
-        "sd far": _number("sd_far", ".1f"),
-        "ELBO (nats)": _elbo,
-    }
-    texts = [[name, *(shown(row) for shown in headers.values())] for name, row in rows.items()]
-    print_table(text_table(title, [["model", *headers], *texts]))
-    print()
-    paragraph(
-        "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "
-        f"observation noise, in {unit}, at the last training point and far out."
-    )
-    models: dict[str, list[str]] = {}
+    conventions: dict[str, list[str]] = {}
     for name, row in rows.items():
-        if row["elbo_convention"]:
-            models.setdefault(row["elbo_convention"], []).append(name)
-    if models:
-        by_convention = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in models.items())
-        paragraph(f"ELBOs compare only within one convention. {by_convention}.")
+        conventions.setdefault(row["elbo_convention"] or "", []).append(name)
+    elbos = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in conventions.items() if convention)
+    title = f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
+    caption = (
+        f"log density, RMSE, CRPS and coverage: held-out observations, means per point, in {unit}. sd: of the function, "
+        "without the observation noise, at the last training point and far out. cycle: share of the yearly cycle, and what "
+        f"the last units of the network can carry. ELBOs compare only within one convention. {elbos}"
+    )
+    table = {name: {column: row.get(column) for column in HEADERS} for name, row in rows.items()}
+    print_table(score_table(table, title=title, corner="model", headers=HEADERS, forms=FORMS))
+    paragraph(caption)
     print()
 
 
@@ -99,11 +97,3 @@ def _group(prediction: Prediction, x: Tensor, dim: str, series: Split) -> xr.Dat
 
 def _column(values: Tensor) -> Any:
     return torch.as_tensor(values)[:, 0].cpu().numpy()
-
-
-def _elbo(row: Mapping[str, Any]) -> str:
-    return "-" if row["elbo"] is None else f"{row['elbo']:.0f} ± {row['elbo_se']:.0f}"
-
-
-def _number(key: str, form: str) -> Any:
-    return lambda row: cell(row[key], form)

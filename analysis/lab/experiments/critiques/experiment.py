@@ -27,8 +27,7 @@ def run(
     """Compute the tables of the critiques.
 
     Args:
-        preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
-            long samples the two-layer posterior of Foong et al. too, for hours.
+        preset: default takes minutes on two cores; quick has networks that are too small and short to show anything.
         panels: which papers, by first author.
         out: folder for results.json, critiques.csv and the finished panels: a run that was interrupted continues there.
 

@@ -14,7 +14,7 @@ import pyrodrop
 from pyrodrop import schedules
 from pyrodrop.training.settings import LearningRate
 
-Size = Literal["default", "quick", "long"]
+Size = Literal["default", "quick"]
 Panel = Mapping[str, Mapping[str, Mapping[str, Any]]]  # numbers of one critique by table, row and column
 T = TypeVar("T")
 

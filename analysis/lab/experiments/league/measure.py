@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.league.rows import Referee, Row, mean_row
-from pyrodrop.analysis.lab.experiments.peers.rows import STORED, with_errors
+from pyrodrop.analysis.lab.experiments.peers.experiment import STORED
 from pyrodrop.analysis.lab.experiments.references.posteriors import POSTERIORS, trained
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.training.replicates import Replicates
@@ -56,6 +56,6 @@ def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Row]:
 if __name__ == "__main__":
     of_league = {"study": "league", "seed": SEED}
     tidy.put(STORED, [
-        of_league | {"problem": name, "method": method} | with_errors(row)
+        of_league | {"problem": name, "method": method} | row
         for name in PROBLEMS for method, row in measured(name, Path(sys.argv[1])).items()
     ])  # fmt: skip

@@ -41,7 +41,7 @@ def methods() -> list[str]:
 
 def _cell(column: str, row: dict[str, float | None]) -> str:
     """A number, and for W2 of single fits its standard error."""
-    error = row.get("wasserstein_se") if column == "wasserstein" else None
+    error = row.get("wasserstein se") if column == "wasserstein" else None
     return cell(row.get(column), FORMS[column]) + (f" ± {error:.2f}" if error is not None else "")
 
 

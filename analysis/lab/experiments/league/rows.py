@@ -1,7 +1,7 @@
 """Distances of methods from the exact posterior of a problem, from the stored draws of `pyrodrop.zoo.load("exact/NAME")`.
 
     wasserstein       W_2 of f at a test point over the mean standard deviation of f, mean over points
-    wasserstein_se    standard error of its mean over fits from different starts; none for a single one
+    wasserstein se    standard error of its mean over fits from different starts; none for a single one
     spread, away      standard deviation of f over the exact posterior's, median over test points, and over points three
                       times as far from the mean as training inputs (`places`)
     covariance, total_variation, to_reference    see `pyrodrop.analysis.comparison.to_reference`
@@ -21,8 +21,7 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
-from pyrodrop.analysis.lab.experiments.peers.experiment import Judge
-from pyrodrop.analysis.lab.experiments.peers.rows import stored
+from pyrodrop.analysis.lab.experiments.peers.experiment import Judge, stored
 from pyrodrop.analysis.lab.experiments.references.places import places
 from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
@@ -31,7 +30,7 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.zoo.exact import NAMED, PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior
 
-COLUMNS = ("wasserstein", "wasserstein_se", "spread", "away", "covariance", "total_variation", "to_reference")
+COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
 AGAIN = ("pyrodrop, point", "pyrodrop, MC dropout .05", "pyrodrop, mean field", "pyrodrop, low rank 4",
          "pyrodrop, ensemble of 5 points")  # of peers: posteriors of the league after fewer steps  # fmt: skip
 Row = dict[str, float | None]
@@ -73,7 +72,7 @@ def mean_row(rows: Sequence[Row]) -> Row:
     """The mean of rows of fits from different starts, with the standard error of the mean W2."""
     known = {column: [value for row in rows if (value := row[column]) is not None] for column in COLUMNS}
     mean: Row = {column: sum(values) / len(values) if values else None for column, values in known.items()}
-    return mean | {"wasserstein_se": mean_and_error(known["wasserstein"])[1]}
+    return mean | {"wasserstein se": mean_and_error(known["wasserstein"])[1]}
 
 
 def league(name: str) -> dict[str, Row]:

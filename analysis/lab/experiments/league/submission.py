@@ -39,7 +39,7 @@ from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior
 
-FORMS = peers.FORMS | {"wasserstein_se": ".3f", "spread": ".2f", "away": ".2f"}
+FORMS = peers.FORMS | {"wasserstein se": ".3f", "spread": ".2f", "away": ".2f"}
 CAPTION = (
     "W2 / sd: Wasserstein-2 distance of f over the mean sd of f, mean over test points; s.e.: over five starts\n"
     "spread, away: sd of f over the exact posterior's, at the test points and away from the data, median over points\n"
@@ -80,7 +80,7 @@ def submit(
         problems[each] = {"draws": draws, "place": nearer + 1, "of": len(rows) + 1, "row": row, "chance": chance(each)}
         print_table(score_table(
             best_first({**rows, label: row}, "wasserstein", smallest=True), title=f"{each}: {PROBLEMS[each].summary}",
-            caption=CAPTION, headers=peers.HEADERS | {"wasserstein_se": "s.e."}, forms=FORMS, apart={"chance": chance(each)},
+            caption=CAPTION, headers=peers.HEADERS | {"wasserstein se": "s.e."}, forms=FORMS, apart={"chance": chance(each)},
         ))  # fmt: skip
         few = f", which is fewer than the {referee.draws} of the others" if draws < referee.draws else ""
         paragraph(f"{method} is number {nearer + 1} of {len(rows) + 1} on {each}, by {draws} draws{few}.")

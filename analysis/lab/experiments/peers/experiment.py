@@ -1,9 +1,13 @@
-"""Other packages and the exact posteriors of six small problems: distances and core-seconds."""
+"""Other packages and the exact posteriors of six small problems: distances and core-seconds.
+
+The study ``peers`` of ``analysis/lab/results/distances.csv`` has the rows of this job, with the method ``chance``, between
+two halves of the exact posterior's draws; the study ``league`` has our posteriors, from `league.measure`.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +15,9 @@ from typing import Any, Literal
 import torch
 
 from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
-from pyrodrop.analysis.lab import generated
+from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.peers.figure import figure
-from pyrodrop.analysis.lab.experiments.peers.rows import rows_of, stored
 from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.lab.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
@@ -23,18 +26,18 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
-from pyrodrop.files import Record
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled
 
+STORED = RESULTS / "distances.csv"
 SECONDS = 600.0  # time limit of a method
 HEADERS = {
     "wasserstein": "W2 / sd", "total_variation": "TV", "covariance": "cov.", "to_reference": "to ref.",
-    "to_reference_se": "s.e.", "seconds": "core-s",
+    "to_reference se": "s.e.", "seconds": "core-s",
 }  # fmt: skip
 FORMS = {"wasserstein": ".3f", "total_variation": ".3f", "covariance": ".2f", "to_reference": ".3g",
-         "to_reference_se": ".2g", "seconds": ".1f"}  # fmt: skip
+         "to_reference se": ".2g", "seconds": ".1f"}  # fmt: skip
 CAPTION = (
     "W2 / sd: Wasserstein-2 distance of f from the exact posterior's, over the standard deviation of f, means over points\n"
     "TV: total variation distance of the distributions of y, mean over points; cov.: of the covariance of f, relative\n"
@@ -71,7 +74,7 @@ def run(
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
         python: interpreters with the packages of analysis/lab/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        out: folder for results.json, peers.png and the finished rows: an interrupted run continues there.
+        out: folder for results.json, distances.csv, peers.png and the finished rows: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -89,54 +92,53 @@ def run(
             paragraph(f"without {package}, which no interpreter has: see analysis/lab/peers/requirements.txt")
     size = SIZES[preset]
     with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
-        measured: dict[str, Any] = {}
+        rows: list[tidy.Row] = []
         for name in names:
-            cells = experiment.cells(_checked, lambda peer: {"peer": peer}, where=name)
-            measured[name] = of_problem = _measured(name, chosen, interpreter_of, size, job.seed, cells)
+            cells = experiment.cells(lambda record: record.text("method"), lambda peer: {"peer": peer}, where=name)
+            rows += (of_problem := _measured(name, chosen, interpreter_of, size, job.seed, cells))
             print_table(table(name, of_problem))
-            for peer, row in of_problem["rows"].items():
+            for row in of_problem:
                 if "fault" in row:
-                    paragraph(f"{peer}: {row['fault']}")
-        figures = {"peers": figure(rows_of(measured, job.seed))}
-        return experiment.write({"problems": measured}, settings={"steps": size.steps}, threads=1, figures=figures)
-
-
-def _checked(record: Record) -> None:
-    """Check that a stored row has its values, unless the method failed."""
-    if "fault" not in record.content:
-        for key in ("values", "about"):
-            record.record(key)
+                    paragraph(f"{row['method']}: {row['fault']}")
+        tidy.put(experiment.folder / "distances.csv", rows)
+        settings = {"steps": size.steps}
+        return experiment.write({"rows": rows}, settings=settings, threads=1, figures={"peers": figure(rows)})
 
 
 def _measured(
     name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
-) -> dict[str, Any]:
-    """The rows of a problem."""
+) -> list[tidy.Row]:
+    """The rows of a problem, of the methods and of chance."""
     problem, reference = PROBLEMS[name], load(name)
     train, test = problem.data()
     judged = test if problem.observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
     draws = size.draws or problem.kept
     judge = Judge(reference, judged, draws, seed)
     content = arrays(problem, train, test.x, draws=draws, steps=size.steps, seed=seed)
-    rows: dict[str, dict[str, Any]] = {}
+    key = {"study": "peers", "problem": name, "seed": seed}
+    rows = [key | {"method": "chance"} | judge.chance()]
     for each, peer in peers.items():
         if peer.package not in python or not (peer.classes or content["precision"]):
             continue
         kept = cells.kept(each)
         if kept is None:
+            row: tidy.Row = key | {"method": each}
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     f, about = run_script(
                         SCRIPTS / peer.script, peer.method, python[peer.package], content, Path(folder), SECONDS
                     )
+                except Fault as error:
+                    row["fault"] = str(error)
+                else:
                     prediction = Prediction.of_draws(
                         f, problem.likelihood(), joint=about["joint"], targets=train.targets
                     )
-                    kept = cells.keep(each, {"values": judge(each, prediction), "about": about})
-                except Fault as error:
-                    kept = cells.keep(each, {"fault": str(error)})
-        rows[each] = {key: value for key, value in kept.items() if key != "cell"}
-    return {"summary": problem.summary, "draws": draws, "spread": judge.spread, "chance": judge.chance(), "rows": rows}
+                    row |= judge(each, prediction) | {"seconds": about["seconds"]}
+                    row |= {n: ", ".join(f"{k} {v}" for k, v in about[n].items()) for n in ("settings", "versions")}
+            kept = cells.keep(each, row)
+        rows.append({name: value for name, value in kept.items() if name != "cell"})
+    return rows
 
 
 class Judge:
@@ -154,7 +156,8 @@ class Judge:
         """All distances, W2 of f in units of its mean standard deviation, and log densities, in nats per observation."""
         values = self._scaled(distances(name, prediction, self.predicted).values)
         ours, its = (p.log_density(self.data.y).double() for p in (prediction, self.predicted))
-        return values | {"log_density": float(ours.mean())} | log_density_difference(ours, its)
+        values |= {"log_density": float(ours.mean())} | log_density_difference(ours, its)
+        return {name.replace("_se", " se"): value for name, value in values.items()}
 
     def chance(self) -> dict[str, float | None]:
         """The distances between the two halves of the reference's draws."""
@@ -166,23 +169,22 @@ class Judge:
         return values | {"wasserstein": None if w2 is None else w2 / self.spread}
 
 
-def table(name: str, of_problem: Mapping[str, Any]) -> Any:
+def table(name: str, rows: Sequence[tidy.Row]) -> Any:
     """The rows of a problem, the nearest first."""
-    rows = {
-        f"{peer}{' *' if PEERS[peer].differs else ''}": {
-            column: row["about"]["seconds"] if column == "seconds" else row["values"][column] for column in HEADERS
-        }
-        for peer, row in of_problem["rows"].items()
-        if "values" in row
-    }
-    by = "total_variation" if of_problem["chance"]["wasserstein"] is None else "wasserstein"
-    chance = {column: of_problem["chance"].get(column) for column in HEADERS}
-    differs = [f"* {peer}: {PEERS[peer].differs}" for peer in of_problem["rows"] if PEERS[peer].differs]
+    shown = {row["method"]: {column: row.get(column) for column in HEADERS} for row in rows if "fault" not in row}
+    chance = shown.pop("chance")
+    by = "total_variation" if chance["wasserstein"] is None else "wasserstein"
+    differs = [f"* {method}: {PEERS[method].differs}" for method in shown if PEERS[method].differs]
+    starred = {f"{method}{' *' * bool(PEERS[method].differs)}": row for method, row in shown.items()}
     return score_table(
-        best_first(rows, by, smallest=True), title=f"{name}: {of_problem['summary']}",
-        caption="\n".join([CAPTION, *differs]),
-        headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
+        best_first(starred, by, smallest=True), title=f"{name}: {PROBLEMS[name].summary}",
+        caption="\n".join([CAPTION, *differs]), headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
     )  # fmt: skip
+
+
+def stored(study: str) -> dict[tuple[str, str], tidy.Row]:
+    """The scores of a study of ``distances.csv`` by problem and method."""
+    return {(row["problem"], row["method"]): tidy.scores(row) for row in tidy.read(STORED) if row["study"] == study}
 
 
 def text() -> str:

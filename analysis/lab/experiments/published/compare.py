@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyrodrop import zoo
 from pyrodrop.analysis.lab import RESULTS
-from pyrodrop.analysis.lab.experiments.concrete import figures as concrete_figures
+from pyrodrop.analysis.lab.experiments import concrete
 from pyrodrop.analysis.lab.experiments.published_figures import Figure, Outcome
 from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
 from pyrodrop.analysis.lab.experiments.uci.table import cells, paired, z_score
@@ -307,16 +307,8 @@ def _mittov(figure: Figure) -> Outcome | None:
 
 def _gal2017(figure: Figure) -> Outcome | None:
     metric, _, size = figure.metric.rpartition(" N=")
-    content = _stored("concrete-dropout.json")
-    if content is None or size not in content["sizes"]:
-        return None
-    figures_here = concrete_figures({int(size): _rows(content["sizes"][size])})[f"Concrete dropout | {metric} N={size}"]
-    return _without_error(figures_here["value"], figure, "concrete-dropout.json")
-
-
-def _rows(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
-    """The numbers of every seed by name, from lists over the seeds."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = concrete.stored(int(size)) if size.isdecimal() else []
+    return _without_error(concrete.figure(rows, metric), figure, "concrete.csv") if rows else None
 
 
 def _neklyudov2017(figure: Figure) -> Outcome | None:

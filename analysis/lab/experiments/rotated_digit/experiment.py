@@ -22,7 +22,7 @@ from torch import Tensor
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
-from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned, draw, print_tables
+from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned, draw, rows_of
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.zoo.averaged import averaged
@@ -114,8 +114,8 @@ def run(
             "search": search(_by_degree(fit, ones[:SEARCHED], job.seed)),
         }
         settings = {"posterior": guide, "draws": DRAWS, "turned_digits": SHOWN, **fit.settings}
-        print_tables({**content, "settings": settings}, PUBLISHED)
-        return experiment.write(content, settings=settings, figures={"figure": draw(shown, content)})
+        rows = rows_of(content, PUBLISHED)
+        return experiment.write(content, rows=rows, settings=settings, figures={"figure": draw(shown, content)})
 
 
 def _turned(fit: Fit, views: Tensor, degrees: Tensor, seed: int) -> Turned:

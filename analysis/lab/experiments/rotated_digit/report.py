@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
-from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 
 CLASSES = (1, 5, 7)  # classes that the paper's figure shows
 _INNER = (0.05, 0.95)  # quantiles that bound the spread of a class's softmax inputs
@@ -64,37 +64,25 @@ class Turned:
         return rows
 
 
-def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
-    """Print the table of angles, that of the test set, and the result of the search."""
-    settings = content["settings"]
-    title = f"a 1 turned, {settings['posterior']}, {settings['steps']:,} steps, {settings['draws']} networks"
-    rows = content["angles"]
-    names = list(next(iter(rows.values())))
-    texts = [["angle", "class, published", *(name.replace("_", " ") for name in names[1:])]]
-    for (angle, row), theirs in zip(rows.items(), published, strict=True):
-        cells = [f"{v:.3f}" if isinstance(v, float) else "yes" if v is True else "" for v in list(row.values())[1:]]
-        texts.append([angle, f"{row['class']}, {theirs}", *cells])
-    caption = "all: mean over every 1 of the test set; entropies in nats"
-    print_table(text_table(title, texts, caption=caption, left=0))
-    names = list(dict.fromkeys(key for row in content["scores"].values() for key in row))
-    texts = [["prediction", *(name.replace("_", " ") for name in names), "AUROC, turned"]]
+def rows_of(content: Mapping[str, Any], published: Sequence[int]) -> list[tidy.Row]:
+    """The rows of a table of results: by angle, means over every 1 of the test set beside this one, and by prediction."""
+    angles = zip(content["angles"].items(), published, strict=True)
+    key = {"study": "rotated-digit"}
+    rows: list[tidy.Row] = [
+        key | {"problem": "angles", "method": angle, "class, published": theirs} | {n: float(v) for n, v in row.items()}
+        for (angle, row), theirs in angles
+    ]
     for name, row in content["scores"].items():
-        texts.append([name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}"])
-    print_table(text_table("10,000 test digits", texts, caption=_difference(content["difference"])))
-    search = content["search"]
-    paragraph(
-        f"the paper states neither digit nor angles. Of the first {search['ones']} ones, {search['whole']} can be turned so "
-        f"far that all classes are those of the paper; digit {search['digit']} up to {search['turn']} degrees agrees in "
-        f"{search['same']} of {len(published)}"
-    )
-
-
-def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
-    """A sentence about the differences; None if there are none."""
-    if not difference:
-        return None
-    parts = (f"{name} {row['difference']:+.5f} ± {row['se']:.5f}" for name, row in difference.items())
-    return "second less first, with the s.e. over the test set's digits: " + ", ".join(parts)
+        turned = {"AUROC, turned": content["auroc"]["mean"][name]}
+        rows.append(key | {"problem": "10,000 test digits", "method": name} | row | turned)
+    if content["difference"]:
+        apart = {
+            f"{n}{end}": row[k]
+            for n, row in content["difference"].items()
+            for end, k in (("", "difference"), (" se", "se"))
+        }
+        rows.append(key | {"problem": "10,000 test digits", "method": "second less first"} | apart)
+    return rows
 
 
 @styled()

@@ -247,24 +247,21 @@ CURVE = {
 
 def test_rows_of_mnist_are_those_of_scipy() -> None:
     """Labels are those of the first crossing; the difference is of means over rounds, paired by seed."""
-    rows = experiment.digit_rows(CURVE)
-    assert (rows[RANDOM]["labels"], rows[RANDOM]["labels_se"], rows[RANDOM]["reached"]) == (40, None, 1)
-    assert (rows["BALD"]["labels"], rows["BALD"]["labels_se"], rows["BALD"]["reached"]) == (30, 0, 2)
-    assert experiment.labels_shown(rows[RANDOM]) == "≥ 40 (1 of 2 reach it)"
-    assert experiment.labels_shown(rows["BALD"]) == "30 ± 0"
-    assert (rows["BALD"]["accuracy"], rows["BALD"]["accuracy_se"]) == pytest.approx((0.92, sem([0.89, 0.95])))
-    over = np.mean(CURVE["scores"]["BALD"], 0) - np.mean(CURVE["scores"][RANDOM], 0)  # type: ignore[index]
-    assert (rows["BALD"]["over random"], rows["BALD"]["over random_se"]) == pytest.approx((over.mean(), sem(over)))
-    assert rows[RANDOM]["over BALD"] == pytest.approx(-over.mean())
-    assert (rows["BALD"]["ink"], rows["BALD"]["ink_se"]) == pytest.approx((3.5 / 3, sem([1.2, 3.4 / 3])))
+    random, asked = rows = experiment.rows_of(f"mnist, {digits.TRAINED}", CURVE)
+    assert (random["labels"], random["reached"], asked["labels"], asked["reached"]) == (40, 1, 30, 2)
+    assert (asked["accuracy"], asked["accuracy se"]) == pytest.approx((92, sem([89, 95])))
+    over = 100 * (np.mean(CURVE["scores"]["BALD"], 0) - np.mean(CURVE["scores"][RANDOM], 0))  # type: ignore[index]
+    assert (asked["over random"], asked["over random se"]) == pytest.approx((over.mean(), sem(over)))
+    assert (asked["ink"], asked["ink se"]) == pytest.approx((3.5 / 3, sem([1.2, 3.4 / 3])))
+    table = experiment.table_of(rows, "filters")
+    assert table[1][:3] == [digits.TRAINED, RANDOM, "≥ 40 (1 of 2 reach it)"]
+    assert table[1][4] == "-"
+    assert table[2][2:4] == ["30 ± 0", f"92.00 ± {sem([89, 95]):.2f}"]
 
 
 def test_a_row_of_naval_is_that_of_scipy() -> None:
-    curve = {"scores": {RANDOM: [[9, 9, 9], [1.0, 2.0, 4.0]], "variance": [[9, 9, 9], [1.5, 2.0, 6.0]]}}
-    row = experiment.naval_row(curve)
-    assert (row[RANDOM], row["random_se"]) == pytest.approx((7 / 3, sem([1, 2, 4])))
-    assert (row["variance"], row["variance_se"]) == pytest.approx((9.5 / 3, sem([1.5, 2, 6])))
-    assert (row["difference"], row["difference_se"]) == pytest.approx((2.5 / 3, sem([0.5, 0, 2])))
-
-
-# The job
+    scores = {RANDOM: [[9, 9, 9], [1.0, 2.0, 4.0]], "variance": [[9, 9, 9], [1.5, 2.0, 6.0]]}
+    rows = experiment.rows_of("naval, mean field", {"labels": [5, 6], "scores": scores})
+    for row, values in zip(rows, ([1, 2, 4], [1.5, 2, 6], [0.5, 0, 2]), strict=True):
+        assert (row["rmse"], row["rmse se"]) == pytest.approx((np.mean(values), sem(values)))
+    assert experiment.table_of(rows, "naval")[1][3] == f"+0.833 ± {sem([0.5, 0, 2]):.3f}"

@@ -130,9 +130,8 @@ def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
 
 
 @pytest.mark.more
-def test_front_page_figure(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    front.main([str(folder), str(tmp_path)])
-    assert capsys.readouterr().out.split() == [str(tmp_path / f"co2-{theme}.png") for theme in ("light", "dark")]
+def test_front_page_figure(folder: Path, tmp_path: Path) -> None:
+    assert front.write(folder, tmp_path) == [tmp_path / f"co2-{theme}.png" for theme in ("light", "dark")]
     for theme in front.THEMES:
         path = tmp_path / f"co2-{theme}.png"
         assert path.stat().st_size < 150_000
@@ -140,13 +139,9 @@ def test_front_page_figure(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
             alpha = np.asarray(picture.convert("RGBA"))[..., 3]
         assert alpha[0, 0] == 0
         assert alpha.max() > 240
-    for words, said in (
-        ([str(tmp_path), str(tmp_path)], "draws.nc"),
-        ([str(folder), str(tmp_path / "no")], "existing"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            front.main(words)
-        assert said in capsys.readouterr().err
+    for run, out, said in ((tmp_path, tmp_path, "draws.nc"), (folder, tmp_path / "no", "existing")):
+        with pytest.raises(ValueError, match=said):
+            front.write(run, out)
 
 
 @pytest.mark.slow

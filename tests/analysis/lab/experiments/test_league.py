@@ -200,7 +200,7 @@ def test_approximations_are_compared_with_the_exact_draws_of_their_problem() -> 
     assert list(compared) == sorted(compared, key=lambda name: compared[name]["wasserstein"] or 0)
     for name, row in compared.items():
         stored: Any = zoo.load(name).settings["zoo"]["result"]["scores"]  # type: ignore[union-attr]
-        same(row, stored)
+        same(row, {column.replace("_se", " se"): value for column, value in stored.items()})
     assert list(compared["exact/foong.mean-field"]) == list(rows.COLUMNS)
     for pattern, problems in (("exact/*.point", "6 of exact/boston, exact/co2"), ("uci/*", "0 of none")):
         with pytest.raises(ValueError, match=f"such as 'exact/yacht.\\*'; got '.*', which has {problems}"):
@@ -223,8 +223,8 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     single = [referee.row("m", fit.predict(TARGET.test.x, 640)) for fit in fits]
     w2 = [row["wasserstein"] for row in single]
     assert made["mean field"]["wasserstein"] == pytest.approx(np.mean(w2), rel=1e-5)
-    assert made["mean field"]["wasserstein_se"] == pytest.approx(np.std(w2, ddof=1) / 2**0.5, rel=1e-4)
-    assert made["ensemble mean field"]["wasserstein_se"] is None
+    assert made["mean field"]["wasserstein se"] == pytest.approx(np.std(w2, ddof=1) / 2**0.5, rel=1e-4)
+    assert made["ensemble mean field"]["wasserstein se"] is None
     assert made["ensemble mean field"]["wasserstein"] == pytest.approx(
         referee.row("m", fits.predict(TARGET.test.x, 640))["wasserstein"], rel=1e-5
     )

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from pyrodrop import cli
+from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.peers import experiment
-from pyrodrop.analysis.lab.experiments.peers.rows import stored
+from pyrodrop.analysis.lab.experiments.peers.experiment import stored
 from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.lab.peers import processes
 from pyrodrop.analysis.lab.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
@@ -167,13 +168,14 @@ def test_a_quick_run_tells_which_peers_are_missing_and_goes_on(
     assert "without no-such-package, which no interpreter has" in said
     assert "numpy, fails: RuntimeError: no such luck" in said
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    rows = results["problems"]["co2"]["rows"]
-    assert rows.keys() == {"numpy, mean", "numpy, fails"}
-    assert rows["numpy, mean"]["values"]["wasserstein"] > 0
+    rows = {row["method"]: row for row in results["rows"]}
+    assert rows.keys() == {"chance", "numpy, mean", "numpy, fails"}
+    assert rows["numpy, mean"]["wasserstein"] > rows["chance"]["wasserstein"] > 0
+    assert len(tidy.read(tmp_path / "run" / "distances.csv")) == 3
     assert (tmp_path / "run" / "peers.png").stat().st_size > 1000
     script.unlink()  # what is finished is not run again
     assert cli.main(words) == 0
-    assert json.loads((tmp_path / "run" / "results.json").read_text())["problems"] == results["problems"]
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["rows"] == results["rows"]
 
 
 @pytest.mark.parametrize("method", ["ensemble of 5 points", "exact last layer"])
