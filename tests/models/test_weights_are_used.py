@@ -146,7 +146,9 @@ def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch:
 
 
 def test_dropout_inside_a_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"got a network with layers layer that drop units: build them with dropout=0"):
+    with pytest.raises(
+        ValueError, match=r"got a network with layers layer that drop units: .*build others with dropout=0"
+    ):
         model_of(Recurrent(nn.LSTM, num_layers=2, dropout=0.1))
-    with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\).*; and with layers 0 that drop units"):
+    with pytest.raises(ValueError, match=r"layers 0, 1 that drop units"):
         model_of(nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.Dropout(0.1)))
