@@ -243,12 +243,8 @@ class Dropouts(nn.Module):
         if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
             self._refuse(number, call)
         axis = planned.layout.axis
-        by_row = (
-            axis is not None and planned.layout.order and planned.shape[axis] == 1
-        )  # no order of several rows is known
-        if (by_row and call.shape[axis] != examples) or (
-            planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape
-        ):
+        fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
+        if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
             raise ValueError(
                 f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
                 f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network with "
