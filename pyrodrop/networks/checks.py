@@ -29,7 +29,6 @@ from pyrodrop.inputs import Inputs, parts
 from pyrodrop.likelihoods.classes import Ordinal
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
-from pyrodrop.networks.sites import about_casts
 from pyrodrop.networks.sparse_matrix import hold_entries
 from pyrodrop.private_apis import NORMED
 from pyrodrop.scaling import Standardize, within
@@ -44,21 +43,19 @@ _FEW = 4  # fewer rows are not checked
 
 def check_dropout_layers(network: nn.Module) -> None:
     """Raise a ValueError for dropout layers, and layers with built-in dropout, in training mode at a rate above 0."""
-    active = {name: module for name, module in network.named_modules() if module.training}
-    dropping = [
-        name for name, module in active.items() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-    ]
-    inner = [
-        name or type(network).__name__
-        for name, module in active.items()
-        if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
-    ]
-    if dropping or inner:
-        layers = [f"dropout layers {', '.join(dropping)}: put nn.Identity() in their place"] if dropping else []
-        layers += [f"layers {', '.join(inner)} that drop units: build them with dropout=0"] if inner else []
+    rates = {
+        name or type(network).__name__: module.p
+        if isinstance(module, nn.modules.dropout._DropoutNd)
+        else module.dropout
+        for name, module in network.named_modules()
+        if module.training and isinstance(module, nn.modules.dropout._DropoutNd | nn.RNNBase | nn.MultiheadAttention)
+    }
+    dropping = [name for name, rate in rates.items() if rate > 0]
+    if dropping:
         raise ValueError(
-            f"{DETERMINISTIC} a network with {'; and with '.join(layers)} (or put them in evaluation mode). "
-            "If the network was trained with them, pyrodrop.read reads them as a posterior"
+            f"{DETERMINISTIC} a network with layers {', '.join(dropping)} that drop units: put nn.Identity() in the place "
+            "of dropout layers, build others with dropout=0, or put them in evaluation mode. If the network was trained "
+            "with them, pyrodrop.read reads them as a posterior"
         )
 
 
@@ -68,16 +65,12 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
         return
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a single tensor for this network; got a {type(x).__name__} of tensors")
-    if isinstance(in_features, tuple):
-        if x.shape[1:] != in_features or x.dim() != 1 + len(in_features):
-            sizes = ", ".join(map(str, in_features))
-            hint = ": add the axis of channels, x[:, None]" if x.shape[1:] == in_features[1:] else ""
-            raise ValueError(
-                f"x must have shape [N, {sizes}], the image shape of the network; got {tuple(x.shape)}{hint}"
-            )
-    elif x.dim() < 2 or x.shape[-1] != in_features:
+    images = isinstance(in_features, tuple)
+    shape = in_features if isinstance(in_features, tuple) else (in_features,)
+    if x.dim() < 1 + len(shape) or x.shape[-len(shape) :] != shape or (images and x.dim() > 1 + len(shape)):
+        hint = ": add the axis of channels, x[:, None]" if images and x.shape[1:] == shape[1:] else ""
         raise ValueError(
-            f"x must have shape [N, {in_features}], the width of the network's input; got {tuple(x.shape)}"
+            f"x must have shape [N, {', '.join(map(str, shape))}], as the network's input; got {tuple(x.shape)}{hint}"
         )
 
 
@@ -127,9 +120,14 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
 
 def wrong_inputs(x: Inputs, error: Exception) -> str:
     """The error message for an x on which the network runs neither as a whole nor for some rows."""
-    text = first_line(error)
-    flat = isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text)
-    hint = ": images need an axis of channels, such as x[:, None]" if flat else about_casts(text)
+    text, hint = first_line(error), ""
+    if isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text):
+        hint = ": images need an axis of channels, such as x[:, None]"
+    elif "Half" in text or "BFloat16" in text:
+        hint = (
+            ": the model computes in float32, and 16 bits meet it in the forward; cast to the dtype of the weights, as in "
+            "x.to(self.layer.weight.dtype)"
+        )
     return cannot_run(
         x,
         error,
@@ -261,7 +259,11 @@ def _remove(module: nn.Module, name: str) -> None:
 
 
 # Hooks that compute a weight, and the function of torch.nn.utils that makes it a parameter.
-_HOOKS = {WeightNorm: "remove_weight_norm", SpectralNorm: "remove_spectral_norm", BasePruningMethod: "prune.remove"}
+_HOOKS: dict[Any, str] = {
+    WeightNorm: "remove_weight_norm",
+    SpectralNorm: "remove_spectral_norm",
+    BasePruningMethod: "prune.remove",
+}
 
 
 def _computed(module: nn.Module) -> list[tuple[str, str]]:

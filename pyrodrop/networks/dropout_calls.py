@@ -93,25 +93,25 @@ class UniformNumbers(Tensor):
     The result is a mask from outside. Any other use raises a ValueError, since the numbers have no values.
 
     Attributes:
-        plain, mode, offset: a tensor of the same shape, dtype and device; the mode that has the mask; the number added.
+        plain, calls, offset: a tensor of the same shape, dtype and device; the mode that has the mask; the number added.
         mask: the mask, after an operation that rounds in place; None before.
     """
 
     plain: Tensor
-    mode: DropoutCalls
+    calls: DropoutCalls
     offset: float
     mask: Tensor | None
 
     @staticmethod
-    def like(values: Tensor, mode: DropoutCalls, offset: float = 0.0) -> UniformNumbers:
+    def like(values: Tensor, calls: DropoutCalls, offset: float = 0.0) -> UniformNumbers:
         """Numbers of the shape, dtype and device of `values`."""
         numbers: UniformNumbers = without_values(UniformNumbers, values.shape, values)
-        numbers.plain, numbers.mode, numbers.offset, numbers.mask = values, mode, offset, None
+        numbers.plain, numbers.calls, numbers.offset, numbers.mask = values, calls, offset, None
         return numbers
 
     def rounded(self, keep: float, draw: Callable[[Tensor], Tensor]) -> Tensor:
         """A mask with this probability of a one; `draw` is it of uniform numbers."""
-        return _zeros_and_ones(self.mode, self.plain, keep, lambda: draw(torch.rand_like(self.plain)))
+        return _zeros_and_ones(self.calls, self.plain, keep, lambda: draw(torch.rand_like(self.plain)))
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -123,7 +123,7 @@ class UniformNumbers(Tensor):
             if numbers.mask is not None or not isinstance(result, Tensor):
                 return result
             if name in _SAME:
-                return cls.like(result, numbers.mode, numbers.offset)
+                return cls.like(result, numbers.calls, numbers.offset)
         other = next((arg for arg in args if isinstance(arg, int | float)), None)
         if numbers is None or kwargs or len(args) != 1 + (other is not None):
             pass
@@ -131,7 +131,7 @@ class UniformNumbers(Tensor):
             if name in ("add_", "__iadd__"):
                 numbers.offset += other
                 return numbers
-            return cls.like(numbers.plain, numbers.mode, numbers.offset + other)
+            return cls.like(numbers.plain, numbers.calls, numbers.offset + other)
         elif name in ("floor", "floor_") and 0 < numbers.offset < 1:
             offset = numbers.offset
             mask = numbers.rounded(offset, lambda uniform: torch.floor(uniform + offset))

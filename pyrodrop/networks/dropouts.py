@@ -243,17 +243,12 @@ class Dropouts(nn.Module):
         if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
             self._refuse(number, call)
         axis = planned.layout.axis
-        if axis is not None and planned.layout.order and planned.shape[axis] == 1 and call.shape[axis] != examples:
+        fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
+        if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
             raise ValueError(
-                f"the masks of {planned.name} had one row per example when the network was read, and have "
-                f"{call.shape[axis]} rows for {examples} examples now, whose order is unknown. Read the network with "
+                f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
+                f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network with "
                 "inputs of this shape"
-            )
-        if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
-            raise ValueError(
-                f"the dropout {planned.name} was read as a mask {tuple(planned.shape)} of units of {planned.weight}; at "
-                f"these inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the "
-                "network with inputs of this shape"
             )
 
 

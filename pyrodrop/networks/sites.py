@@ -136,16 +136,6 @@ def lengthen(network: nn.Module) -> None:
                 module._buffers[name] = made.setdefault(id(buffer), buffer.float())
 
 
-def about_casts(error: str) -> str:
-    """What to do where a network fails as it casts to 16 bits by itself, for the end of a message; empty otherwise."""
-    if not any(dtype in error for dtype in ("Half", "BFloat16")):
-        return ""
-    return (
-        ": the model computes in float32, and 16 bits meet it in the forward; cast to the dtype of the weights, as in "
-        "x.to(self.layer.weight.dtype)"
-    )
-
-
 def freeze(network: nn.Module) -> None:
     """Turn every parameter into a buffer, tied ones into one, so that a call can set their values."""
     made: dict[int, Tensor] = {}

@@ -54,27 +54,18 @@ def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
     return InputUnits(1) if isinstance(module, nn.Linear) else _NONE
 
 
-# In layers with several weights: those that are multiplied with the layer's input.
-_MEETS_INPUT = {
-    nn.RNNBase: lambda name: name.startswith("weight_ih_l0"),
-    nn.RNNCellBase: lambda name: name == "weight_ih",
-    nn.MultiheadAttention: lambda name: name.startswith(("in_proj", "q_proj", "k_proj", "v_proj")),
-}
-
-
 def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
     """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
 
     Raises:
-        ValueError: `torch.fx` cannot trace the network, for instance because it branches on values, or no such weight is
-            found.
+        ValueError: `torch.fx` cannot trace the network, for instance because it branches on values; no such weight is found;
+            or a layer with several weights, such as nn.LSTM, is applied to x.
     """
     try:
         graph = Tracer().trace(network)
     except Exception as error:  # of any type: the forward may need values
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error
-    modules = dict(network.named_modules())
     untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
     touched: set[fx.Node] = set()  # everything behind such a weight
     names: list[str] = []
@@ -82,31 +73,23 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
         if node.op == "placeholder":
             untouched.add(node)
             continue
-        weights = _weights_at(node, modules, units)
+        if node.op == "call_module":
+            weights = [name for name in units if name.startswith(f"{node.target}.")]
+        else:
+            attributes = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
+            weights = [name for name in attributes if name in units]
         sees_x = any(source in untouched for source in node.all_input_nodes)
         if weights or any(source in touched for source in node.all_input_nodes):
             touched.add(node)
         elif sees_x:
             untouched.add(node)
         if weights and sees_x:
+            if node.op == "call_module" and len(weights) > 1:
+                raise ValueError(f"{_BY_NAME} ({node.target!r} has several weights)")
             names += weights
     if not names:
         raise ValueError(_BY_NAME)
     return tuple(dict.fromkeys(names))
-
-
-def _weights_at(node: fx.Node, modules: dict[str, nn.Module], units: Collection[str]) -> list[str]:
-    """The weights with input units that an operation multiplies its input with."""
-    if node.op == "call_module":
-        module, prefix = modules[str(node.target)], f"{node.target}."
-        weights = [name.removeprefix(prefix) for name in units if name.startswith(prefix)]
-        meets = next((rule for kind, rule in _MEETS_INPUT.items() if isinstance(module, kind)), None)
-        if meets is not None:
-            weights = [name for name in weights if meets(name)]
-        elif len(weights) > 1:
-            raise ValueError(f"{_BY_NAME} ({node.target!r} is a {type(module).__name__} with several weights)")
-        return [prefix + name for name in weights]
-    return [str(source.target) for source in node.all_input_nodes if source.op == "get_attr" and source.target in units]
 
 
 _BY_NAME = (

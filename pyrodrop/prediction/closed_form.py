@@ -124,8 +124,7 @@ class _MeanAndVariance(LazyReparam):
             raise ValueError(f"{_NEEDS}a last layer whose weight is used once; this network uses it several times")
         if at.units != -1:  # a masked channel of a convolution enters an output at several positions
             raise ValueError(f"{_NEEDS}a fully connected last layer; got dropout at the input of a convolution")
-        variance = at.f(at.x**2, q.variance)
-        self.variance = (at.finish(variance) - at.finish(torch.zeros_like(variance))).clamp_min(0)
+        self.variance = at.f(at.x**2, q.variance).clamp_min(0)
         return at.f(at.x, q.mean)
 
     def whole(self, q: Any) -> Tensor:

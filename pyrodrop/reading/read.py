@@ -70,8 +70,8 @@ def read(
         likelihood: distribution of y given the outputs; the network was trained with the corresponding loss.
         num_data: N, number of examples that the network was trained on.
         weight_decay: the weight decay of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all
-            parameters, a mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point
-            estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
+            parameters, a mapping from name patterns to numbers, or an optimiser of PyTorch. A parameter without decay is a
+            point estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`. Biases and other vectors are then
             point estimates without a prior.
         loss: the loss of the training, with `weight_decay`: the function itself, ``loss(outputs, y)``, such as
@@ -130,7 +130,11 @@ def read(
     passes = _passes(network, sites, x, output)
     found = find_dropouts(passes)
     if not found.dropouts:
-        raise ValueError(_nothing(net))
+        raise ValueError(
+            "the network drops nothing: no call drops units at a rate above 0 in the modes of its modules. Call net.train() "
+            "before pyrodrop.read, which runs BatchNorm in evaluation mode all the same; a network without dropout gets a "
+            "posterior of its own by models.from_module and a guide"
+        )
     outputs, drawn = _check_passes(passes, found)
     units = assign_input_units(network, parameters, input_axes)
     units = {name: units[name] for name in parameters.weights if name in sites}
@@ -178,25 +182,6 @@ def _passes(network: nn.Module, sites: Sequence[str], x: Inputs, output: Output 
     dtype = next(iter(values.values())).dtype
     x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
     return Passes(network, values, parameters.names, sites, x, output)
-
-
-def _nothing(net: nn.Module) -> str:
-    """A message on why the network drops nothing."""
-    kinds = nn.modules.dropout._DropoutNd
-    off = [n for n, m in net.named_modules() if isinstance(m, kinds) and m.p > 0 and not m.training]
-    if not any(module.training for module in net.modules()):
-        return (
-            "the network is in evaluation mode, in which it drops nothing: call net.train() before pyrodrop.read, which "
-            "runs BatchNorm in evaluation mode all the same"
-        )
-    if off:
-        return (
-            f"the network drops nothing: its dropout layers {', '.join(off)} are in evaluation mode; call net.train()"
-        )
-    return (
-        "the network has no dropout: no call drops units at a rate above 0, so its passes do not differ. Give it a "
-        "posterior of its own with models.from_module and a guide"
-    )
 
 
 @dataclass(frozen=True)

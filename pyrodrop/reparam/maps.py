@@ -1,6 +1,7 @@
 """Linear maps of a weight, as networks write them, in one form: y = f(x, w) + bias.
 
-A call is recognised by its PyTorch function, with positional or keyword arguments. To push noise through a map, three axes
+A call is recognised by its PyTorch function, with positional or keyword arguments; for any other, such as W X, one sample of
+the weight is drawn (`pyrodrop.reparam.lazy`). To push noise through a map, three axes
 must be known: the axis of x that holds the input units, the axis of the weight with which it is contracted, and the axis of
 x that counts examples. The other axes are rows within an example (tokens, nodes, positions), which share the weight.
 """
@@ -29,8 +30,7 @@ class LinearMap:
         outputs: axis of the output that holds the output units.
         axis: axis of the weight that x is contracted with: 1 for ``[out, in, ...]``, 0 for ``[in, out, ...]``.
         bias: added to the output, or None.
-        finish: turns the output into what the recognised call returns.
-        examples: axis of x, and of the output, that counts examples; None for a single vector x.
+        examples: axis of x, and of the output, that counts examples.
         kept: noise that earlier maps of the same weight have sampled, by name.
         repeated: whether this is one of the maps that a recurrent layer repeats at every step of a sequence.
     """
@@ -41,8 +41,7 @@ class LinearMap:
     outputs: int
     axis: int = 1
     bias: Tensor | None = None
-    finish: Callable[[Tensor], Tensor] = lambda y: y
-    examples: int | None = 0
+    examples: int = 0
     kept: dict[str, Tensor] = field(default_factory=dict)
     repeated: bool = False
 
@@ -53,8 +52,8 @@ class LinearMap:
 
     @property
     def batch(self) -> torch.Size:
-        """``[N]``, the number of examples, or ``[]`` for a single vector."""
-        return torch.Size([] if self.examples is None else [self.x.shape[self.examples]])
+        """``[N]``, the number of examples."""
+        return torch.Size([self.x.shape[self.examples]])
 
     def once(self, name: str, draw: Callable[[], Tensor], *, per_example: bool = True) -> Tensor:
         """Noise that all maps of a weight share: sampled by the first of them.
@@ -68,7 +67,7 @@ class LinearMap:
         if name not in self.kept:
             self.kept[name] = draw()
         weight = self.kept[name]
-        if per_example and weight.shape[: len(self.batch)] != self.batch:
+        if per_example and weight.shape[:1] != self.batch:
             raise ValueError(
                 f"a weight with noise per example is used for {len(weight)} and then for {self.batch[0]} examples, so the "
                 "two uses would see different weights; use estimator='shared', and joint=True in prediction"
@@ -94,13 +93,13 @@ class LinearMap:
 
     def over_examples(self, per_example: Tensor) -> Tensor:
         """Values ``[N]`` in a shape that broadcasts against the output."""
-        return per_example if self.examples is None else self._laid_out(per_example[:, None], -1)
+        return self._laid_out(per_example[:, None], -1)
 
     def _laid_out(self, numbers: Tensor, axis: int) -> Tensor:
         shape = [1] * self.x.dim()
         shape[axis] = numbers.shape[-1]
         if numbers.dim() > 1:
-            shape[self.examples or 0] = numbers.shape[0]
+            shape[self.examples] = numbers.shape[0]
         return numbers.reshape(shape)
 
 
@@ -110,18 +109,13 @@ def recognise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return None if build is None else build(weight, *args, **kwargs)
 
 
-def _by_matrix(w: Any, x: Tensor, *, transposed: bool, bias: Tensor | None = None) -> LinearMap:
-    """The map x W^T if `transposed`, otherwise x W, for W in the layout in which it is sampled."""
-    examples = None if x.dim() == 1 else 0
-    if transposed:
-        return LinearMap(x, F.linear, -1, -1, 1, bias, examples=examples)
-    return LinearMap(x, torch.matmul, -1, -1, 0, bias, examples=examples)
-
-
 def _linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:
-    if weight is not w or input is w or w.dim() != 2:
+    if weight is not w or input is w or w.dim() != 2 or input.dim() == 1:
         return None
-    return _by_matrix(w, input, transposed=not w.transposed, bias=bias)
+    # W in the layout in which it is sampled
+    if w.transposed:
+        return LinearMap(input, torch.matmul, -1, -1, 0, bias)
+    return LinearMap(input, F.linear, -1, -1, 1, bias)
 
 
 def _step_linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:
@@ -130,25 +124,9 @@ def _step_linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None)
 
 
 def _matmul(w: Any, input: Any, other: Any, **_: Any) -> LinearMap | None:
-    if input is other or w.dim() != 2:
+    if other is not w or input is w or w.dim() != 2 or input.dim() == 1:
         return None
-    if other is w:
-        return _by_matrix(w, input, transposed=w.transposed)
-    if other.dim() > 2:
-        return None
-    if other.dim() == 1:
-        return _by_matrix(w, other, transposed=not w.transposed)
-    return replace(_by_matrix(w, other.T, transposed=not w.transposed), finish=lambda y: y.T)  # W X = (X^T W^T)^T
-
-
-def _addmm(w: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> LinearMap | None:
-    if input is w or beta != 1 or alpha != 1:
-        return None
-    product = _matmul(w, mat1, mat2)
-    if product is None:
-        return None
-    done = product.finish
-    return replace(product, finish=lambda y: done(y) + input)
+    return LinearMap(input, F.linear, -1, -1, 1) if w.transposed else LinearMap(input, torch.matmul, -1, -1, 0)
 
 
 def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[..., LinearMap | None]:
@@ -157,14 +135,12 @@ def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[
     def build(
         w: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any, **named: Any
     ) -> LinearMap | None:
-        if weight is not w or input is w or w.dim() != dims + 2:
+        if weight is not w or input is w or w.dim() != dims + 2 or input.dim() == dims + 1:  # or a single image
             return None
 
         def f(x: Tensor, kernel: Tensor) -> Tensor:
             return conv(x, kernel, None, *settings, **named)
 
-        if input.dim() == dims + 1:  # a single image
-            return LinearMap(input.unsqueeze(0), f, 1, 1, axis, bias, lambda y: y.squeeze(0))
         return LinearMap(input, f, 1, 1, axis, bias)
 
     return build
@@ -179,18 +155,5 @@ _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
     F.conv_transpose1d: _convolution(F.conv_transpose1d, 1, 0),
     F.conv_transpose2d: _convolution(F.conv_transpose2d, 2, 0),
     F.conv_transpose3d: _convolution(F.conv_transpose3d, 3, 0),
-    torch.addmm: _addmm,
-    torch.Tensor.addmm: _addmm,
-    **dict.fromkeys(
-        (
-            torch.matmul,
-            torch.mm,
-            torch.mv,
-            torch.Tensor.matmul,
-            torch.Tensor.mm,
-            torch.Tensor.mv,
-            torch.Tensor.__matmul__,
-        ),
-        _matmul,
-    ),
+    **dict.fromkeys((torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__), _matmul),
 }

@@ -28,8 +28,6 @@ class PerExampleReparam(LazyReparam):
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         """f(x_n, w_n) for every example n, without bias."""
-        if at.examples is None:  # a single vector
-            return at.f(at.x, at.once("weight", q.rsample))
         weights = at.once("weight", lambda: q.expand(at.batch).rsample())
         axes = (at.examples, 0)
         return torch.vmap(lambda row, w: at.f(row[None], w)[0], in_dims=axes, out_dims=at.examples)(at.x, weights)

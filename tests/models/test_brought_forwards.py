@@ -117,7 +117,15 @@ def test_examples_are_found_inside_a_network() -> None:
     mean = brought(Forward(lambda net, h: h - h.mean(0)))
     assert mean.mixes_examples(X)
     assert not mean.properties(X).whole
+    assert brought(Forward(lambda net, h: h + torch.arange(len(h))[:, None])).mixes_examples(X)  # places of rows
     assert not brought(nn.Linear(4, 4)).mixes_examples(X)
+
+
+def test_a_network_is_called_five_times_before_its_first_step() -> None:
+    sizes: list[int] = []
+    model = brought(Forward(lambda net, h: (sizes.append(len(h)), h)[1]))
+    pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, engine="pyro")
+    assert sizes[:6] == [2, 3, 3, 2, 3, 30]
 
 
 def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:

@@ -105,7 +105,7 @@ def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
 
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
-    with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
+    with pytest.raises(ValueError, match=r"layers 1 that drop units: put nn.Identity\(\)"):
         models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
 
 

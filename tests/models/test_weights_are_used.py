@@ -112,3 +112,21 @@ def test_a_network_that_chooses_its_way_is_not_refused() -> None:
     nn.init.constant_(dead[0].bias, -100.0)
     model = model_of(dead)
     pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a layer that does not follow its attributes, as PyTorch's have to."""
+    monkeypatch.setattr(nn.RNNBase, "__setattr__", nn.Module.__setattr__)
+    monkeypatch.setattr(nn.RNNBase, "_update_flat_weights", lambda self: None, raising=False)
+    model = model_of(Recurrent(nn.LSTM))
+    with pytest.raises(ValueError, match=r"no gradient: layer.weight_ih_l0, layer.weight_hh_l0\. .*uses a copy"):
+        pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_dropout_inside_a_layer_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"got a network with layers layer that drop units: .*build others with dropout=0"
+    ):
+        model_of(Recurrent(nn.LSTM, num_layers=2, dropout=0.1))
+    with pytest.raises(ValueError, match=r"layers 0, 1 that drop units"):
+        model_of(nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.Dropout(0.1)))

@@ -149,7 +149,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         ),
         (3,),
     ),
-    "one layer": (lambda: nn.Linear(3, 2), (3,)),
+    "one layer": (sequential(nn.Linear(3, 2)), (3,)),
     "length": (
         sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4 * 3, 2)), (2, 8)
     ),

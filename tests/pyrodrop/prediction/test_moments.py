@@ -12,6 +12,7 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pyrodrop
@@ -64,7 +65,7 @@ def test_the_closed_form_is_that_of_all_masks() -> None:
 
 
 def test_the_closed_form_of_deep_features_and_of_products_by_hand() -> None:
-    """Noise in the last layer alone, below it two layers without; and the layer written as addmm, in chunks of a point."""
+    """Noise in the last layer alone, below it two layers without; the layer is a function, in chunks of a point."""
 
     class ByHand(nn.Module):
         def __init__(self) -> None:
@@ -72,7 +73,7 @@ def test_the_closed_form_of_deep_features_and_of_products_by_hand() -> None:
             self.a, self.b, self.c = nn.Linear(2, 3), nn.Linear(3, K), nn.Linear(K, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.addmm(self.c.bias, torch.tanh(self.b(torch.tanh(self.a(x)))), self.c.weight.T)
+            return F.linear(torch.tanh(self.b(torch.tanh(self.a(x)))), self.c.weight, self.c.bias)
 
     model = models.from_module(ByHand(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.BernoulliDropout(model, {"c.*": 0.4, "*": 0.0}).double()
