@@ -22,7 +22,7 @@ from pyrodrop.agreement import called, innermost
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import common_scale
 from pyrodrop.steps import Arguments
-from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, fixed_sites, many
+from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, many
 from pyrodrop.training.result import Fit
 
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
@@ -58,19 +58,19 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
     model, guide = fit.model, fit.guide
 
     def traces() -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None, fixed)
+        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None)
         given = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
         return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
-    undrawable, summed, fixed = "", list[str](), set[str]()
+    undrawable, summed = "", list[str]()
     with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            fixed |= fixed_sites(model, guide, arguments)
-            drawn_anew(model, guide, arguments, fixed=fixed, call=called)
+            drawn_anew(model, guide, arguments, call=called)
         except Undrawable as error:
             undrawable = str(error)
-        drawn, _, given = traces()
-        nodes = {str(name): node for name, node in given.nodes.items() if _is_site(node) and name not in fixed}
+        with Conditioned() as stay:
+            drawn, _, given = traces()
+        nodes = {str(name): node for name, node in given.nodes.items() if _is_site(node) and name not in stay.sites}
         for node in nodes.values():
             check_whole(node)
         common = common_scale([*drawn.nodes.values(), *given.nodes.values()])

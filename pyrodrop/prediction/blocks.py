@@ -73,6 +73,11 @@ class Block:
         randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
         return for_each(lambda draw: outputs(self.weights(draw), x), noise, mapped=self.mapped, randomness=randomness)
 
+    def whole(self, name: str) -> Tensor:
+        """The weight, or mask, of every draw, ``[T, ...]``."""
+        q, noise = self.distributions.get(name), self.noise[name]
+        return noise if q is None else torch.stack([SharedNoise(of_draw).whole(q) for of_draw in noise])
+
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of one sample, as tensors or lazy weights."""
         weights = dict(self.fixed)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyro
@@ -33,25 +32,14 @@ from pyrodrop.prediction.blocks import Block, Masks, blocks
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.predict import BLOCK_BYTES, Keep, masks_of, uncompiled
 from pyrodrop.protocols import HasDraws, HasPosterior
-from pyrodrop.reparam.shared_noise import SharedNoise
 from pyrodrop.threads import exclusive
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Functions of one model: `weights` differ between them, ``[count, ...]`` by site, and `same` do not."""
-
-    model: Any
-    count: int
-    weights: dict[str, Tensor]
-    same: dict[str, Tensor]
 
 
 @exclusive()
 def functions_of(
     model: Any, guide: Callable[..., Any], x: Inputs | None, count: int, seed: int, device: torch.device
-) -> Functions:
-    """Sample `count` functions, those of `predict` with this seed.
+) -> Block:
+    """Sample `count` functions, those of `predict` with this seed, with whole weights in `noise` and `fixed`.
 
     Args:
         x: a row, for guides that are called and for networks with dropout that no weight carries; others need none.
@@ -78,14 +66,8 @@ def functions_of(
         if read:
             masks = masks_of(model, row, together=False)
         drawn = list(blocks(guide, model.weight_sites(), row, count, BLOCK_BYTES, masks))
-        weights = {name: torch.cat([_whole(block, name) for block in drawn]) for name in drawn[0].noise}
-    return Functions(model, count, weights, {name: value.detach() for name, value in drawn[0].fixed.items()})
-
-
-def _whole(block: Block, name: str) -> Tensor:
-    """The weight, or mask, of every draw of a block."""
-    q, noise = block.distributions.get(name), block.noise[name]
-    return noise if q is None else torch.stack([SharedNoise(of_draw).whole(q) for of_draw in noise])
+        weights = {name: torch.cat([block.whole(name) for block in drawn]) for name in drawn[0].noise}
+    return Block(count, weights, {}, {name: value.detach() for name, value in drawn[0].fixed.items()})
 
 
 def _any_rows(network: nn.Module) -> bool:
@@ -102,20 +84,20 @@ class Draws(nn.Module):
     record one call of the network per function; what they record runs without this package.
 
     Args:
-        mixture: functions of one or several posteriors, each with the same weight in the mixture.
+        mixture: one or several models, each with its functions; all functions have the same weight.
         keep: what a call returns, as in `Fit.module`.
 
     Raises:
         TypeError: on a call with ``keep="moments"``: y has no mean and variance in closed form.
     """
 
-    def __init__(self, mixture: Sequence[Functions], keep: Keep) -> None:
+    def __init__(self, mixture: Sequence[tuple[Any, Block]], keep: Keep) -> None:
         super().__init__()
         self.keep = keep
-        self.counts = [functions.count for functions in mixture]
-        self.models = nn.ModuleList(copy.deepcopy(functions.model) for functions in mixture)
-        self.weights = nn.ModuleList(ParameterTree(functions.weights) for functions in mixture)
-        self.same = nn.ModuleList(ParameterTree(functions.same) for functions in mixture)
+        self.counts = [block.num_draws for _, block in mixture]
+        self.models = nn.ModuleList(copy.deepcopy(model) for model, _ in mixture)
+        self.weights = nn.ModuleList(ParameterTree(block.noise) for _, block in mixture)
+        self.same = nn.ModuleList(ParameterTree(block.fixed) for _, block in mixture)
         self.eval().requires_grad_(False)
 
     def train(self, mode: bool = True) -> Draws:

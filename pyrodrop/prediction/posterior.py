@@ -183,8 +183,8 @@ class Posterior(ABC):
             ValueError: a number is out of range; x is needed; or as `predict`.
         """
         members = self._members(draws, seed, "draws")
-        each = [functions_of(m.model, m._drawing(count), m._example(x), count, s, m.device) for m, count, s in members]
-        return Draws(each, keep)
+        each = [functions_of(m.model, m._drawing(n), m._example(x), n, s, m.device) for m, n, s in members]
+        return Draws([(m.model, functions) for (m, *_), functions in zip(members, each, strict=True)], keep)
 
     def _example(self, x: Any) -> Any:
         """x, or rows of the training data if it is None; None if there are neither."""

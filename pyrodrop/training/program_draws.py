@@ -10,7 +10,7 @@ whose probabilities depend on the latent sites.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -64,8 +64,7 @@ def draw_sites(
     place = made_on(arguments.device)
     with torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
-            fixed = fixed_sites(model, guide, arguments)
-            _, trace = drawn_anew(model, guide, arguments, sites, fixed, called)
+            _, trace = drawn_anew(model, guide, arguments, sites, called)
         drawn = {
             str(name): site
             for name, site in trace.nodes.items()
@@ -79,7 +78,7 @@ def draw_sites(
             check_whole(drawn[name])
 
         def draw() -> list[Tensor]:
-            nodes = drawn_anew(model, guide, arguments, sites, fixed)[1].nodes
+            nodes = drawn_anew(model, guide, arguments, sites)[1].nodes
             return [nodes[name]["value"] for name in names]
 
         return dict(zip(names, many(draw, num_samples, seed, arguments.device), strict=True))
@@ -114,73 +113,62 @@ def drawn_anew(
     guide: Any,
     arguments: Arguments,
     sites: Sequence[str] | None = None,
-    fixed: Collection[str] = (),
     call: Callable[[str, Any, Any, Any], object] = lambda _, program, args, kwargs: program(*args, **kwargs),
 ) -> tuple[Any, Any]:
-    """Traces of guide and model, with observed sites drawn given the latent ones.
+    """Traces of guide and model, with observed sites drawn given the latent ones; values of `poutine.condition` stay.
 
     Args:
         sites: names of those after which the call of the model may end; None for all.
-        fixed: names of observed sites that keep their values, see `fixed_sites`.
         call: calls guide and model; `called` explains their errors.
 
     Raises:
-        Undrawable: a site cannot be drawn.
+        Undrawable: a site cannot be drawn, or the only observations are values of `poutine.condition`.
     """
     with poutine.trace() as of_guide:
         call("guide", guide, arguments.args, arguments.kwargs)
-    replayed = poutine.replay(_Anew(fixed)(model), trace=of_guide.trace)
-    with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites):
+    replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
+    with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites), Conditioned() as stay:
         call("model", replayed, arguments.args, arguments.kwargs)
+        if stay.sites and not any(
+            _is_drawn(node) and name not in of_guide.trace for name, node in of_model.trace.nodes.items()
+        ):
+            raise Undrawable(
+                f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, "
+                "to be drawn anew: pass the observations as obs= in the program"
+            )
     return of_guide.trace, of_model.trace
 
 
-def fixed_sites(model: Any, guide: Any, arguments: Arguments) -> set[str]:
-    """Names of the sites whose values from `poutine.condition` stay, as in `Predictive`; a single one that is the only
-    observation is drawn anew.
-
-    Raises:
-        Undrawable: several sites are conditioned on, and none is observed otherwise.
-    """
-    with poutine.trace() as of_guide:
-        called("guide", guide, arguments.args, arguments.kwargs)
-    seen = _Conditioned()
-    with suppress(Undrawable), poutine.block(), _Drawing(None), seen, poutine.replay(trace=of_guide.trace):
-        called("model", model, arguments.args, arguments.kwargs)
-    if len(seen.sites) > 1 and not seen.others:
-        raise Undrawable(
-            f"poutine.condition gives the values of {', '.join(sorted(seen.sites))}, and no site has obs=, so which of them "
-            "are observations, to be drawn anew, is unknown: pass those as obs= in the program"
-        )
-    return seen.sites if seen.others else set()
+def _is_drawn(node: Any) -> bool:
+    return node["type"] == "sample" and not (node["is_observed"] or site_is_subsample(node) or _is_computed(node))
 
 
-class _Conditioned(Messenger):
-    """Finds the sites whose values are from `poutine.condition`, and other observations, or what is drawn in their place."""
+def _is_computed(node: Any) -> bool:
+    return bool(node["infer"].get("_deterministic")) or isinstance(node["fn"], Unit)
+
+
+def _is_conditioned(msg: Any) -> bool:
+    frames = [frame for frame in pyro_handlers() if isinstance(frame, ConditionMessenger)]
+    return msg["is_observed"] and not _is_computed(msg) and any(msg["name"] in frame.data for frame in frames)
+
+
+class Conditioned(Messenger):
+    """Notes the names of the sites whose values are from `poutine.condition`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sites, self.others = set[str](), set[str]()
+        self.sites = set[str]()
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"] and not msg["infer"].get("_deterministic") and not isinstance(msg["fn"], Unit):
-            frames = [frame for frame in pyro_handlers() if isinstance(frame, ConditionMessenger)]
-            conditioned = any(msg["name"] in frame.data for frame in frames)
-            (self.sites if conditioned else self.others).add(msg["name"])
-        elif self.sites and msg["value"] is None and not site_is_subsample(msg):
-            self.others.add(msg["name"])
+        if _is_conditioned(msg):
+            self.sites.add(msg["name"])
 
 
 class _Anew(UnconditionMessenger):
-    """Forgets observations, but not the values of `fixed` sites or of `pyro.deterministic`, which Pyro treats as
-    observations."""
-
-    def __init__(self, fixed: Collection[str]) -> None:
-        super().__init__()
-        self.fixed = fixed
+    """Forgets observations, but not values of `poutine.condition` or `pyro.deterministic`, which Pyro treats as observed."""
 
     def _pyro_sample(self, msg: Any) -> None:
-        if not msg["infer"].get("_deterministic") and msg["name"] not in self.fixed:
+        if not msg["infer"].get("_deterministic") and not _is_conditioned(msg):
             super()._pyro_sample(msg)
 
 

@@ -120,6 +120,18 @@ def test_observations_that_cannot_be_drawn_have_no_predictive() -> None:
     np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0], torch.stack(want).numpy(), rtol=1e-4)
 
 
+def test_a_value_that_is_given_is_no_observation_where_others_cannot_be_drawn() -> None:
+    def chain(y: Tensor) -> None:
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        sd = pyro.sample("sd", dist.LogNormal(0.0, 1.0))
+        pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, sd)), obs=y)
+
+    given = poutine.condition(chain, data={"sd": torch.tensor(0.5)})
+    tree = to_arviz(pyrodrop.fit(given, AutoNormal(given), {"y": Y}, steps=5), num_samples=4, log_likelihood=True)
+    for group in ("observed_data", "log_likelihood"):
+        assert list(tree[group].data_vars) == ["y"]
+
+
 def test_points_and_sums_have_no_densities() -> None:
     tree = to_arviz(fitted(AutoDelta), num_samples=50)
     assert "points, which have no density: weights" in tree.attrs["log_likelihood_missing"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
+from pyrodrop.sampling import density
 from pyrodrop.sampling.chains import State
 from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.hmc import HMC
@@ -111,6 +112,18 @@ def test_a_trajectory_that_diverges_has_no_finite_energy_and_raises_nothing(engi
     end = kernel.follow(kernel.state, 1e80, 5)
     assert not end.energy.isfinite().any()
     assert kernel.state.energy.isfinite().all()
+
+
+@pytest.mark.parametrize("wrong", [lambda e, g: [1.1 * e, *g], lambda e, g: [e, *g[:-1], 1.1 * g[-1]]])
+def test_an_energy_or_a_gradient_of_a_site_that_is_not_pyros_is_refused(
+    wrong: Callable[..., list[Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = density._energy_and_gradients
+    monkeypatch.setattr(
+        density, "_energy_and_gradients", lambda *values: wrong(*(lambda e, *g: (e, g))(*right(*values)))
+    )
+    with pytest.raises(ValueError, match="not the one that Pyro computes"):
+        CompiledDensity(density_of(model(), (X, Y)), 2, "traced")
 
 
 class Counts(nn.Module):

@@ -1,6 +1,7 @@
 """Microcanonical Langevin Monte Carlo against posteriors in closed form, and its tuning against laws that are known."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
         kernel.tune = 0
         return chains.run(kernel, *args)
 
-    monkeypatch.setattr("pyrodrop.sampling.sample.run", starting)
+    monkeypatch.setattr(sys.modules["pyrodrop.sampling.sample"], "run", starting)
     sampled = run(model, (X.float(), Y.float()), start=fits, chains=4, draws=4)
     for chain in range(4):
         weights = fits[chain % 2].guide.draw(1)

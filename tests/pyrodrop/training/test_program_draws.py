@@ -75,7 +75,7 @@ def test_observations_are_drawn_anew() -> None:
 
 
 def test_what_a_program_is_conditioned_on_stays() -> None:
-    """As in `Predictive`; data that are given in this way alone are drawn anew."""
+    """As in `Predictive`; with observations that are given in this way alone, there is nothing to draw anew."""
     noise = torch.tensor(0.25)
     fixed = poutine.condition(line, data={"noise": noise})
     fit = fitted(fixed, AutoNormal(fixed))
@@ -84,14 +84,12 @@ def test_what_a_program_is_conditioned_on_stays() -> None:
         assert (drawn["noise"] == noise).all()
         residuals = drawn["y"] - drawn["slope"][:, None] * X
         assert float(residuals.std()) == pytest.approx(0.25, rel=0.05)  # the median of the prior is 1
-    for values, anew in (({"y": Y}, True), ({"y": Y, "noise": noise}, False)):
+    for values in ({"y": Y}, {"y": Y, "noise": noise}):
         of_data = poutine.condition(line, data=values)
         fit = fitted(of_data, AutoNormal(of_data), None)
-        if anew:
-            assert not (fit.predict(num_samples=5)["y"] == Y).any()
-        else:
-            with pytest.raises(ValueError, match="gives the values of noise, y, and no site has obs="):
-                fit.predict(num_samples=5)
+        with pytest.raises(ValueError, match=f"gives the values of {', '.join(sorted(values))}, which stay"):
+            fit.predict(num_samples=5)
+        assert fit.predict(num_samples=5, sites=["slope"])["slope"].shape == (5,)
 
 
 def test_arguments_that_default_to_none_may_be_left_out() -> None:
