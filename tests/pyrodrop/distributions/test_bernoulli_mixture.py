@@ -87,3 +87,11 @@ def test_a_learned_rate_is_refused_where_its_gradient_would_be_lost() -> None:
     rate = torch.tensor(0.5, requires_grad=True)
     with pytest.raises(ValueError, match="relaxed mask"):
         BernoulliMixture(torch.ones(2, 2), rate).rsample()
+
+
+def test_a_batch_has_its_own_rates_also_where_those_of_one_weight_were_read() -> None:
+    q = BernoulliMixture(torch.randn(3, 5), 0.3)
+    assert q.keep_rate.shape == (5,)
+    batch = q.expand((4,))
+    assert (batch.keep_rate.shape, batch.batch_shape, q.batch_shape) == ((4, 5), (4,), ())
+    assert batch.log_prob(batch.sample()).shape == (4,)
