@@ -85,6 +85,9 @@ def test_the_best_parameters_are_those_of_a_fit_of_as_many_steps(kind: Any) -> N
     assert score(run) == stopping.best[1]
     if kind is guides.Point:
         assert len(run.losses) < 240
+        assert [step for step, _ in stopping.scores].index(stopping.best[0]) == len(
+            stopping.scores
+        ) - 1 - stopping.patience
     patient = pyrodrop.EarlyStopping(HELD, patience=1000)
     assert score(fit(patient, kind)) == best[1]  # where it makes all steps, it goes back too
     assert patient.scores == seen
