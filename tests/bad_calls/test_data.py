@@ -302,6 +302,7 @@ REFUSED: Table = {
     **product({"data.Dataset.rows": lambda rows: Dataset(X, Y).rows(rows)}, ROWS),
     "data.Dataset.like": [
         (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
+        (lambda: from_people(people(c=[True, False] * 4)).x_of(people(c=[2] * N)), "had bools and must have bools"),
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),

@@ -216,3 +216,32 @@ def test_a_second_copy_under_another_name_is_refused(folder: str) -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     link = ROOT / "pyrodrop" / folder
     assert not link.is_symlink() or link.resolve() == ROOT / folder
+
+
+def private_names(text: str) -> list[str]:
+    """Names of torch and Pyro in a file that begin with an underscore, and Pyro's private attributes by any other name."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            chain = ast.unparse(node)
+            names += [chain] if re.fullmatch(r"[\w.]+", chain) else []
+    theirs = [name for name in names if name.split(".")[0] in ("torch", "pyro", "fx", "poutine", "Tensor", "store")]
+    elsewhere = ("_schema", "_codegen", "_param_to_name", "_PYRO_STACK")
+    return [
+        name
+        for name in {*theirs, *(n for n in names if n.endswith(elsewhere))}
+        if not name.startswith("torch.ops.")
+        and (any(piece.startswith("_") and piece[:2] != "__" for piece in name.split(".")) or "fx.experimental" in name)
+    ]
+
+
+def test_private_apis_are_used_in_three_files_alone() -> None:
+    every = (f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py"))
+    paths = {f.resolve() for f in every}  # pyrodrop/ has links to the others
+    used = {str(f.relative_to(ROOT)): names for f in paths if (names := private_names(f.read_text()))}
+    places = ("private_apis", "compiled/private_apis", "torchscript")
+    assert set(used) == {f"pyrodrop/{place}.py" for place in places}

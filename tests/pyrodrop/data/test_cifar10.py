@@ -67,16 +67,3 @@ def test_channels_are_standardised_by_the_training_images() -> None:
         torch.testing.assert_close(part.inputs.loc.flatten().double(), x.mean((0, 2, 3)))  # type: ignore[union-attr]
         spread = x.transpose(0, 1).flatten(1).std(1, correction=0)
         torch.testing.assert_close(part.inputs.scale.flatten().double(), spread)  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("batches")
-def test_an_archive_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "cifar10" / ARCHIVE
-    content = bytearray(file.read_bytes())
-    content[100] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=f"{file} is not .*SHA-256 hash is .* remove it and try again"):
-        data.cifar10()
-    file.unlink()
-    with pytest.raises(FileNotFoundError, match=f"PYRODROP_DATA is set.*expected at {file}.*toronto"):
-        data.cifar10()

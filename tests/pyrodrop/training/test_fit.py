@@ -142,16 +142,16 @@ def test_a_step_that_changes_nothing_is_an_error() -> None:
 
 
 def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.randn(50, 3)
+    x = torch.randn(30, 3)
     model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0))
     fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (x, x[:, :1]), steps=5)
-    whole = fit.elbo(20, seed=4)
+    whole = fit.elbo(8, seed=4)
     monkeypatch.setattr("pyrodrop.training.estimates.BLOCK", 7)
-    parts = fit.elbo(20, seed=4)
+    parts = fit.elbo(8, seed=4)
     assert parts.value == pytest.approx(whole.value, rel=1e-5)
     assert parts.se == pytest.approx(whole.se, rel=1e-4)
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 4 * 2 * 5 * (4 + 3)})  # of 5 rows
-    tiles = fit.elbo(20, seed=4)
+    tiles = fit.elbo(8, seed=4)
     assert tiles.value == pytest.approx(whole.value, rel=1e-5)
     assert tiles.se == pytest.approx(whole.se, rel=1e-4)
 

@@ -137,13 +137,6 @@ def test_predictions_are_those_of_a_cpu(guide: str) -> None:
         assert float(((mean - here.mean) / error).abs().max()) < 5
 
 
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
-@pytest.mark.parametrize("size", [None, 32])
-def test_the_rates_may_be_learned(engine: str, size: int | None) -> None:
-    """Of a guide whose noise has parameters, with all rows and with minibatches."""
-    alike(*(trained(parts("concrete"), engine=each, batch_size=size, steps=40) for each in ("pyro", engine)))
-
-
 class LSTM(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -316,6 +316,17 @@ def test_data_are_one_for_all_or_a_sequence_of_as_many(data: Any) -> None:
     assert all(torch.equal(one.x, X) and torch.equal(one.y, Y) for one in sets)
 
 
+def test_other_numbers_of_models_and_of_data_are_refused() -> None:
+    model = network()
+    guide = guides.Point(model)
+    for own, posteriors, sets, name in (
+        ([model] * 3, [guide] * 3, DATA, "models"),
+        ([model] * 2, [guide] * 2, [DATA] * 3, "data sets"),
+    ):
+        with pytest.raises(ValueError, match=f"2 replicates need as many {name}, or one for all; got a list of 3"):
+            pyrodrop.fit_replicates(own, posteriors, sets, count=2, steps=1)
+
+
 def test_a_stack_in_which_all_fail_leaves_the_others() -> None:
     """Its losses are NaN from that step on."""
     own = [network(width=width) for width in (4, 6, 4)]

@@ -225,15 +225,6 @@ def test_the_folder_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.
         zoo.load("uci/yacht")
 
 
-def test_what_is_not_there_says_how_to_make_it() -> None:
-    with pytest.raises(
-        ValueError, match=r"no trained posterior of kingma/variational-b comes .* --save FOLDER makes one"
-    ):
-        zoo.load("kingma/variational-b")
-    with pytest.raises(ValueError, match="did you mean 'uci/yacht'"):
-        zoo.load("uci/yaht")
-
-
 # The command line
 
 
@@ -269,8 +260,6 @@ def line(data: Dataset) -> Any:
     [
         (lambda points: points, ""),
         (lambda points: {**points, "points.mean": points["points.mean"] * (1 + 2e-6)}, "up to 2e-06 of the largest"),
-        (lambda points: {**points, "points.sd": points["points.sd"] * 1.01}, "the largest value apart, with torch"),
-        (lambda points: {**points, "points.sd": points["points.sd"].log()}, "up to "),
         (lambda points: {**points, "points.sd": points["points.sd"] * float("nan")}, "up to nan of the largest"),
     ],
 )
