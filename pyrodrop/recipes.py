@@ -375,7 +375,7 @@ class Curve(Described):
 def curve(
     data: Data | Split,
     *,
-    hidden: Sequence[int] = (50,),
+    hidden: Sequence[int] = (100,),
     activation: str | Callable[[Tensor], Tensor] = "tanh",
     seed: int = 0,
 ) -> Curve:

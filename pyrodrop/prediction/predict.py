@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
@@ -69,6 +70,8 @@ def predict(
     method: Method = "draws",
 ) -> Prediction | Moments:
     """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
+
+    On a terminal a progress bar appears after two seconds.
 
     Args:
         run: a `Fit`, `Replicates`, a `Sampled` or a `Reading`, or an object with a method ``predict``, such as a Gaussian
@@ -169,13 +172,22 @@ def draw_functions(
             if not joint:
                 raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
             return dropout_moments(model, guide, x, device)
-        tiles = _tiles(model, guide, x, num_samples, device, joint)
+        tiles = _shown(_tiles(model, guide, x, num_samples, device, joint), num_samples * num_rows(x))
         if keep == "moments":
             return _moments(model, x, tiles, joint)
         outputs = _outputs(model, x, tiles, num_samples)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
         distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
+
+
+def _shown(tiles: Iterable[tuple[int, int, Tensor]], total: int) -> Iterator[tuple[int, int, Tensor]]:
+    """The tiles, with a progress bar of functions times points on a terminal after two seconds."""
+    form = "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
+    with tqdm(total=total, desc="predict", bar_format=form, delay=2.0, leave=False, disable=None) as bar:
+        for draw, first, output in tiles:
+            yield draw, first, output
+            bar.update(len(output) * output.shape[1])
 
 
 def _moments(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], joint: bool) -> Moments:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -281,3 +282,22 @@ def test_single_weights_are_dropped_for_points_alone_too() -> None:
     f = run.predict(x, 400, joint=False).f
     assert set(f.flatten().tolist()) == {0.0, 1.0}
     assert abs(float(f[:, 0].mean()) - 0.5) < 0.1
+
+
+def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It counts functions times points, appears after two seconds, and not where the output is no terminal."""
+    fit, x = fitted(*make("mlp", "mean_field")), torch.randn(8, 3)
+    fit.predict(x, 6)
+    assert capsys.readouterr().err == ""
+    bars: list[Any] = []
+
+    def spied(*, delay: float, disable: None, **options: Any) -> Any:
+        bars.append(tqdm(**options))
+        assert (delay, disable) == (2.0, None)
+        return bars[-1]
+
+    monkeypatch.setattr("pyrodrop.prediction.predict.tqdm", spied)
+    fit.predict(x, 6)
+    fit.predict(x, 6, keep="moments")
+    assert [(bar.total, bar.n) for bar in bars] == [(48, 48), (48, 48)]
+    assert "predict:   0%" in capsys.readouterr().err
