@@ -127,3 +127,24 @@ def test_replicates_keep_their_numbers_beside_failed_ones(caplog: pytest.LogCapt
     fits = [recorded(torch.linspace(first, 400, 200)) for first in (1000.0, 400.0, 1000.0, 1000.0)]
     judge(*fits, failed=[0])
     assert ["2 of 4 replicates, of which number 2: " in message for message in said(caplog)] == [True]
+
+
+def test_a_process_that_is_far_ahead_is_said_where_nothing_simpler_is(caplog: pytest.LogCaptureFixture) -> None:
+    """Priors of long waves: a line and a refitted last layer are no better; advice to standardise is for other data."""
+    fast = Dataset(X, torch.sin(12 * X) + 0.05 * torch.randn(len(X), 1)).standardized()
+    model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(0.05), likelihood=likelihoods.Gaussian())
+    run = pyrodrop.fit(model, guides.MeanField(model), fast, steps=800, lr=0.02, engine="traced", progress=False)
+    [message] = said(caplog)
+    assert run.worth.gp is not None
+    assert run.worth.gp > run.worth.fit + 0.3
+    assert "under a Gaussian process" in message
+    assert "as fit(model, data) without a guide does" in message
+    assert "standardise" not in message
+
+
+def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(100.0))
+    data = Dataset(X, 300 + 5 * Y).standardized()
+    pyrodrop.fit(model, guides.Point(model), data, steps=100, lr=1e-3, engine="traced", progress=False)
+    [message] = said(caplog)
+    assert message.startswith("training may not be done: the loss still falls")
