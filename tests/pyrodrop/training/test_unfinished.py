@@ -145,6 +145,6 @@ def test_a_process_that_is_far_ahead_is_said_where_nothing_simpler_is(caplog: py
 def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCaptureFixture) -> None:
     model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(100.0))
     data = Dataset(X, 300 + 5 * Y).standardized()
-    pyrodrop.fit(model, guides.Point(model), data, steps=100, lr=1e-3, engine="traced", progress=False)
+    pyrodrop.fit(model, guides.Point(model), data, steps=100, lr=3e-4, engine="traced", progress=False)
     [message] = said(caplog)
     assert message.startswith("training may not be done: the loss still falls")
