@@ -20,7 +20,11 @@ PAGE = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text(encodin
 ROWS = [
     line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and "| there |" not in line
 ]
-SIGNATURES = ("pyrodrop.sample", "pyrodrop.compile_svi")  # not run: chains of default length, and a program's names
+SIGNATURES = (
+    "pyrodrop.sample",
+    "pyrodrop.compile_svi",
+    "pyrodrop.last_layer",
+)  # not run: long chains, other names, real y
 OF_PROGRAMS = (  # a block of the page runs them
     'pyrodrop.fit(model, guide, {"x": x, "y": y}, steps=100)',
     "run.predict(num_samples=100)",

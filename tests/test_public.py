@@ -89,4 +89,4 @@ def test_the_first_block_of_the_readme_is_found() -> None:
     first = re.search(r"^```python\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
     assert first is not None
     compile(first[1], "README.md", "exec")
-    assert "read(net" in first[1]  # which needs nothing but the package
+    assert "recipes.curve(" in first[1]  # which needs nothing but the package

@@ -27,7 +27,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.threads import outside
 from pyrodrop.training.result import Fit
 
-_LEAST = 1e-6  # smallest noise, over the root mean square of y - mean
+_LEAST = 1e-3  # smallest noise, over the root mean square of y - mean
 _WIDE = 10.0  # standard deviation of the bias, over the root mean square of y
 _ITERATIONS = 200
 

@@ -174,7 +174,9 @@ def test_yes_or_no_and_ordered_classes_are_classes() -> None:
     f = logits(9, 4, 1)
     two = of_classes(torch.cat([torch.zeros_like(f), f], -1))
     yes = Prediction(f, dist.Bernoulli(logits=f).to_event(1))
-    ordered = likelihoods.Ordinal(3, [-0.5, 1.0])(f, Standardize())
+    grades = likelihoods.Ordinal(3).requires_grad_(False)
+    grades.start(torch.tensor([0, 0, 1, 2]))
+    ordered = grades(f, Standardize())
     three = of_classes(ordered.logits)
     for one, other in ((yes, two), (Prediction(f, ordered), three)):
         for score in (acquire.entropy, acquire.variance, acquire.bald, lambda of: acquire.epig(of, [0, 2])):

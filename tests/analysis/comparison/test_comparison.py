@@ -107,7 +107,7 @@ def normal(loc: torch.Tensor) -> Any:
         ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(7, prior=priors.LogUniform())),
          (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(4, prior=priors.LogUniform())), "8 units.*8 weights"),
         ((regularised("square"), mlp), (regularised("absolute"), mlp), "regulariser replaces.*regulariser replaces"),
-        ((guides.ConcreteDropout, mlp), (small_dropout, mlp), "its relaxation.*of 8 weights"),
+        ((lambda m: guides.ConcreteDropout(m, mask_input=True), mlp), (small_dropout, mlp), "its relaxation.*of 8 weights"),
     ],
     ids=[
         "theta=0 and exact", "two widths", "improper and proper", "type A and B", "type A in an ensemble and B",

@@ -211,7 +211,8 @@ def test_distances_of_classes_are_free_of_a_shift_of_the_logits() -> None:
 def test_the_one_output_of_ordered_classes_is_no_logit() -> None:
     """A shift of all functions is seen, which softmax would not see; the covariance is that of the outputs."""
     f = torch.randn(200, 3, 1, generator=torch.Generator().manual_seed(0))
-    ordinal = likelihoods.Ordinal(4, [-1.0, 0.0, 1.0])
+    ordinal = likelihoods.Ordinal(4).requires_grad_(False)
+    ordinal.start(torch.arange(4))
     one, wider = (Prediction(z, ordinal(z, Standardize())) for z in (f, 2 * f + 1))
     found = distances("a", wider, one).values
     assert found["total_variation"] > 0.05  # type: ignore[operator]

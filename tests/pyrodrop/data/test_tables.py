@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import zipfile
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from pyrodrop import data
+from pyrodrop.data import tables as uci
 from pyrodrop.data.tables import TABLES, UCI
 from pyrodrop.zoo.sources import SOURCES
 
@@ -64,9 +64,6 @@ def test_larynx_has_ends_of_times_and_folds_that_are_all_of_it() -> None:
         assert (len(split.train), len(split.test)) == (72, 18)
         torch.testing.assert_close(split.train.inputs.loc, split.train.x.mean(0))
         assert split.test.inputs is split.train.inputs
-
-
-uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
 
 
 @pytest.mark.parametrize("name", UCI)

@@ -30,7 +30,7 @@ def mlp(likelihood: Any = None, outputs: int = 1) -> models.MLP:
 def test_a_curve_is_predicted_as_by_a_gaussian_process() -> None:
     """Within .15 nats of it, and both of its calls agree; the same priors and guide, made one by one, agree too."""
     train, test = wiggles(60, 0), wiggles(300, 1)
-    run = recipes.curve((train.x, train.y)).fit(steps=800)
+    run = recipes.curve((train.x, train.y), hidden=[50]).fit(steps=800)
     score = float(run.predict(test.x, 300).log_density(test.y).mean())
     process = GaussianProcess(train.standardized(), "matern-5/2", progress=False)
     assert score > float(process.predict(test.x, 300).log_density(test.y).mean()) - 0.15

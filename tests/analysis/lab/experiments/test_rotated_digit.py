@@ -102,6 +102,6 @@ def test_digit_and_largest_angle_are_searched() -> None:
 def test_averaged_weights_are_keep_times_m() -> None:
     x, y = torch.randn(20, 3), torch.randn(20, 1)
     model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (x, y), steps=2, progress=False)
+    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3, mask_input=True), (x, y), steps=2, progress=False)
     for name in ("layers.0.weight", "layers.1.weight"):
         torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]
