@@ -32,7 +32,7 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
-from pyrodrop.training.worth import REASONS, Report, less_than_a_point, no_better_than_a_constant
+from pyrodrop.training.worth import REASONS, Report, less_than_the_best, no_better_than_a_constant
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
@@ -193,10 +193,10 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
     """What to try next."""
     said: set[Any] = set()
     for look, page in REASONS.items():
-        if (message := look(fit)) and not (look is less_than_a_point and no_better_than_a_constant in said):
+        if (message := look(fit)) and not (look is less_than_the_best and no_better_than_a_constant in said):
             said.add(look)
             yield f"{message[0].upper()}{message[1:]} ([Symptoms](docs/symptoms.md#{page}))."
-    wide = said & {no_better_than_a_constant, less_than_a_point}
+    wide = said & {no_better_than_a_constant, less_than_the_best}
     if wide and _takes_an_exact_layer(fit):
         yield (
             "guides.ExactLastLayer has the exact posterior of the last layer, and learns the noise from its evidence, which "
