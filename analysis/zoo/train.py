@@ -46,7 +46,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.training.worth import still_falls
+from pyrodrop.training.worth import collected, say, still_falls
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
@@ -260,14 +260,17 @@ def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: 
     """``entry.fit(data, checkpoint=checkpoint, **options)``, which continues from the checkpoint if it exists.
 
     The duration and the engine of a finished training are stored beside the checkpoint, and are those of the fit if the
-    call is repeated. After an interruption only the time since the training continued counts.
+    call is repeated. After an interruption only the time since the training continued counts. Warnings name the entry.
 
     Raises:
         ValueError: the checkpoint is of another training, or one of the files is broken.
     """
     checkpoint.path.parent.mkdir(exist_ok=True)
     path = checkpoint.path.with_suffix(".json")
-    fit = entry.fit(data, checkpoint=checkpoint, **options)
+    with collected() as messages:
+        fit = entry.fit(data, checkpoint=checkpoint, **options)
+    for message in messages:
+        say(f"{entry.name}: {message}")
     whole = {key: fit.settings[key] for key in ("steps", "seconds", "engine")}
     if path.exists():
         kept = read_record(path, "remove this file and run the same command again")

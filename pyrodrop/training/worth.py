@@ -38,6 +38,7 @@ from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.guides.ensemble import Ensemble, members_of
+from pyrodrop.guides.exact_last_layer import ExactLastLayer
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import mapped, parts
 from pyrodrop.likelihoods import (
@@ -431,6 +432,8 @@ def less_than_the_best(fit: Any) -> str:
     advice = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
     if name == "a Gaussian process":
         advice = "take priors and noise that fit, as fit(model, data) without a guide does (docs/priors-that-fit.md)"
+        if isinstance(fit.guide, ExactLastLayer):
+            advice = "take more hidden units or another activation, or the process, analysis.gp.GaussianProcess"
     so = _conclusion(fit, "the data determine more than this posterior says", advice)
     return f"the fit predicts worse than {name}: {_numbers(worth, best, name + more)}, {so}"
 

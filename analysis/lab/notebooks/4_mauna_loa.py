@@ -122,4 +122,4 @@ plt.show()
 #
 # - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares dropout with the exact posterior.
 # - [Choosing a posterior, a prior, a rate](../../../docs/choosing.md).
-# - `pyrodrop run co2` compares eight models of these data.
+# - `pyrodrop run co2` compares nine models of these data.
