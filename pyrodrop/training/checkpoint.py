@@ -89,6 +89,7 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
         "model": describe(problem.model),
         "guide": describe(problem.guide),
         **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),
+        **({"average": settings.average} if settings.average else {}),
         "data_fingerprint": problem.data.fingerprint,
         **_sizes(settings, problem.data),
         "noise_by_row": problem.noise_by_row(),

@@ -90,6 +90,9 @@ def fit(
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``.
+        average: share of the steps at the end, from 0 (none) to 1, over which the parameters are averaged: the fit has their
+            means (Polyak & Juditsky 1992, https://doi.org/10.1137/0330046; as figure 1a of Kingma et al. 2015). Positive
+            ones are averaged as they are trained, by their logarithms. Not with a checkpoint, nor with EarlyStopping.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
@@ -126,6 +129,11 @@ def fit(
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)
     checked_progress(progress)
+    if settings.average and (saving is not None or isinstance(after_epoch, EarlyStopping)):
+        raise ValueError(
+            "average must be 0 with a checkpoint, which has no means, and with EarlyStopping, which goes back to its best "
+            f"step; got {settings.average}"
+        )
     problem = Problem.of(model, guide, data, settings, num_data)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):

@@ -41,6 +41,8 @@ def _of_options(settings: Settings) -> Iterator[str]:
             "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density "
             f"of all rows; got {estimator!r}, under which rows have noise of their own"
         )
+    if settings.average and settings.steps is None:
+        yield f"average must be 0 for a Training, which has no last step; got {settings.average}: it belongs to fit"
     if settings.objective is not None and (callable(kl_weight) or kl_weight != 1):
         yield (
             "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,11 @@ class Session:
         self.history: Tensor = torch.zeros(settings.steps or 0, *self.replicates, 3, dtype=torch.float32, device=device)
         self.done = self.checked = 0
         self._chosen = False
+        if settings.average and len(self.loss.moving):
+            raise ValueError(
+                "average must be 0 where steps update buffers of the network, as nn.BatchNorm does in training mode, which "
+                f"are not those of the mean weights; got {settings.average}"
+            )
 
     def run(self, progress: bool | None, after_epoch: AfterEpoch | None = None) -> None:
         """Make all remaining steps, unless `after_epoch` ends the training before.
@@ -107,6 +113,7 @@ class Session:
         stops = [CHECK_EVERY]
         stops += [saving.every] if saving is not None else []
         stops += [getattr(after_epoch, "every", None) or per_epoch] if after_epoch is not None else []
+        mean = _Mean(self.parameters, steps, self.settings.average)
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
@@ -120,8 +127,9 @@ class Session:
                     # by all steps, so that a run that was interrupted takes the same engine as one that was not
                     self.choose_engine(steps - 1)
                     with pyro.validation_enabled(False):
-                        self.advance(min(steps, *((self.done // every + 1) * every for every in stops)))
+                        self.advance(min(steps, mean.next(self.done), *((self.done // n + 1) * n for n in stops)))
                         self.check_finite()
+                mean.add(self.done)
                 if saving is not None and (self.done % saving.every == 0 or self.done == steps):
                     self.save()
                 ended = self._ends(after_epoch)
@@ -134,6 +142,7 @@ class Session:
             self.check_finite(whole=True)
             self.engine.check(self.done)
         self.engine.finish(self.done)
+        mean.take()
         if ended and saving is not None and self.done < steps:
             self.save()
 
@@ -403,6 +412,32 @@ class Session:
                 "require a gradient before the training, which may freeze them"
             )
         return name
+
+
+class _Mean:
+    """The mean of parameters over the last share of all steps, of some hundred that are evenly spaced."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], steps: int, share: float) -> None:
+        self.parameters, self.count = list(parameters.values()), 0
+        self.first, self.steps = steps - math.floor(share * steps), steps
+        self.every = max(1, (steps - self.first) // 100)
+        self.means = [torch.zeros_like(parameter) for parameter in self.parameters] if self.first < steps else []
+
+    def next(self, done: int) -> int:
+        """The number of steps after which the next parameters count."""
+        return self.first + max(0, (done - self.first) // self.every + 1) * self.every if self.means else self.steps
+
+    def add(self, done: int) -> None:
+        if self.means and done > self.first and (done - self.first) % self.every == 0:
+            self.count += 1
+            for mean, parameter in zip(self.means, self.parameters, strict=True):
+                mean.lerp_(parameter.detach(), 1 / self.count)
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Give the parameters their means."""
+        for mean, parameter in zip(self.means if self.count else (), self.parameters, strict=False):
+            parameter.copy_(mean)
 
 
 # Of steps that test whether an optimiser is elementwise. A limit of the norm of gradients shows at large ones.

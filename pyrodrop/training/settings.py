@@ -14,7 +14,7 @@ import torch
 from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.arguments import positive, real, shown
-from pyrodrop.constraints import Count, EngineName, Seed, checked
+from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
 from pyrodrop.devices import products_of_float32, resolve
 from pyrodrop.names import did_you_mean
 from pyrodrop.schedules import KLSchedule, LRSchedule
@@ -46,6 +46,7 @@ class TrainingOptions(TypedDict, total=False):
     estimator: Estimator
     kl_weight: KLWeight
     objective: ELBO | None
+    average: float
     engine: EngineName
     device: str | torch.device
     seed: int
@@ -71,6 +72,9 @@ class Settings:
     estimator: Estimator = "shared"
     kl_weight: KLWeight = 1.0
     objective: ELBO | None = None
+    average: Annotated[
+        float, Real("the share of the steps at the end whose parameters are averaged", least=0, most=1)
+    ] = 0.0
     engine: EngineName = "auto"
     starts: Starts = "model"
     device: str | torch.device = "auto"
