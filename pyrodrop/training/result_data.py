@@ -21,7 +21,7 @@ def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> 
     """The training data, or `data` if it is not None, which may lack the `optional` arguments of a program."""
     if data is None:
         if fit.data is None:
-            raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
+            raise ValueError(f"a loaded fit or a reading has no training data, which must be passed, {name}(data=...)")
         return _unchanged(fit, name)
     if "arguments" in fit.settings:
         return Keywords.named(data, fit.settings["arguments"], optional)

@@ -126,7 +126,7 @@ REFUSED: Table = {
         (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
     ],
     "priors.from_gp": [
-        (lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Categorical()), (X, Y)), "model must have a"),
+        (lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Poisson()), (X, Y)), "model must have a"),
     ],
     "priors.ARD": each(
         of_positive,

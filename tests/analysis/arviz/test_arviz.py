@@ -102,7 +102,7 @@ def unit(m: torch.Tensor) -> Any:
     [
         (lambda m: guides.BernoulliDropout(m, 0.1), priors.Gaussian(), "theta -> 0"),
         (guides.Point, priors.Gaussian(), "theta -> 0"),
-        (guides.ConcreteDropout, priors.Gaussian(), "relaxation"),
+        (lambda m: guides.ConcreteDropout(m, mask_input=True), priors.Gaussian(), "relaxation"),
         (lambda m: guides.Ensemble(m, guides.Point, 2), priors.Gaussian(), "theta -> 0"),
         (guides.SparseDropout, "log-uniform", "improper"),
         (lambda m: guides.VariationalDropout(m, "A"), "log-uniform", "improper"),

@@ -35,7 +35,7 @@ def labels_of_steps() -> tuple[Any, Split]:
     ids = torch.randint(0, 5, (12, 8))
     data = Dataset(ids[:, :-1], ids[:, 1:])
     model = models.from_module(Small(), priors.Gaussian(), likelihoods.Categorical())
-    guide = guides.BernoulliDropout(model, drop_rate=0.3)
+    guide = guides.BernoulliDropout(model, drop_rate=0.3, mask_input=True)
     run = fit(model, guide, data.first(9), steps=30, lr=0.05, engine="traced", estimator="local", progress=False)
     return run, Split("ids", data.first(9), data.rows(slice(9, None)), "", "", "")
 
