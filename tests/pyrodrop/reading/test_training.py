@@ -75,5 +75,5 @@ def test_elbos_of_a_reading_and_a_fit_are_compared_on_given_data(reading: Any, d
         pyrodrop.compare(runs, by="elbo")
     rows = pyrodrop.compare(runs, by="elbo", train=data).rows
     assert rows["reading"]["elbo"] == pytest.approx(reading.elbo(100, data=data).value)
-    with pytest.raises(ValueError, match=r"or a reading has no training data: pass them as elbo\(data=...\)"):
+    with pytest.raises(ValueError, match=r"or a reading has no training data, which must be passed, elbo\(data=...\)"):
         reading.elbo(3)
