@@ -429,12 +429,15 @@ def less_than_the_best(fit: Any) -> str:
     else:
         return ""
     more = " of this network with a refitted last layer" if name == "a point estimate" else ""
+    what = "the data determine more than this posterior says"
     advice = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
     if name == "a Gaussian process":
-        advice = "take priors and noise that fit, as fit(model, data) without a guide does (docs/priors-that-fit.md)"
-        if isinstance(fit.guide, ExactLastLayer):
-            advice = "take more hidden units or another activation, or the process, analysis.gp.GaussianProcess"
-    so = _conclusion(fit, "the data determine more than this posterior says", advice)
+        what, fitted = "y has more structure than this fit follows", isinstance(fit.guide, ExactLastLayer)
+        first = (
+            "" if fitted else "fit(model, data) without a guide, whose priors and noise fit (docs/priors-that-fit.md), "
+        )
+        advice = f"try {first}more units, or the process itself, analysis.gp.GaussianProcess"
+    so = _conclusion(fit, what, advice)
     return f"the fit predicts worse than {name}: {_numbers(worth, best, name + more)}, {so}"
 
 
@@ -473,11 +476,12 @@ def _conclusion(fit: Any, what: str, advice: str) -> str:
         return f"so {what}: {advice}"
     where = f" in column {column}" if sd.dim() == 1 and len(sd) > 1 else ""
     loud = f"the noise has a standard deviation of {loudest:.3g} and y one of {beside:.3g}{where}"
+    first = _standardise(fit)
     if not likelihood.learned:
         return f"since {loud}: let it be learned, likelihoods.Gaussian()"
     return (
-        f"so {what}, and {loud}: {_standardise(fit)}take priors and noise that fit, as fit(model, data) without a guide "
-        "does (docs/symptoms.md, A flat band)"
+        f"so {what}, and {loud}: {first}{'and ' * bool(first)}take priors and noise that fit, as fit(model, data) without a "
+        "guide does (docs/symptoms.md, A flat band)"
     )
 
 
