@@ -138,7 +138,7 @@ def test_a_process_that_is_far_ahead_is_said_where_nothing_simpler_is(caplog: py
     assert run.worth.gp is not None
     assert run.worth.gp > run.worth.fit + 0.3
     assert "under a Gaussian process" in message
-    assert "try fit(model, data) without a guide, whose priors and noise fit" in message
+    assert "fit(model, data) without a guide" in message
     assert "standardise" not in message
 
 
