@@ -16,8 +16,8 @@ and some of them in further settings of the noise:
 
 The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
 latter, since the precision is not a latent variable here. They are compared with a constant, N(mean, variance), Poisson or
-frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only ``default``, since
-`priors.from_gp` needs Gaussian noise. Scores are log densities in nats per row, of the rows inside and away
+frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only
+``default``. Scores are log densities in nats per row, of the rows inside and away
 (`small_problems`). FILE is written after every problem, with the curves of the figure beside it, ``NAME.npz``.
 """
 
