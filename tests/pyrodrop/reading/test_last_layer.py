@@ -88,6 +88,17 @@ def test_predictions_are_those_of_bayesian_linear_regression(outputs: int, stand
     assert net.training
 
 
+def test_noise_is_in_the_units_of_y() -> None:
+    """Of standardised data, that of the same network for their standardised numbers times their scales."""
+    (x, y), net = rows(2), network(2)
+    train = data.Dataset(x, y).standardized()
+    assert train.inputs is not None
+    assert train.targets is not None
+    plain = pyrodrop.last_layer(net, (train.inputs(x), train.targets(y))).model.likelihood.precision
+    precision = pyrodrop.last_layer(net, train).model.likelihood.precision
+    torch.testing.assert_close(precision * train.targets.scale**2, plain, rtol=1e-3, atol=0.0)
+
+
 def test_it_is_saved_and_compared_as_a_fit(tmp_path: Path) -> None:
     x, y = rows()
     run = pyrodrop.last_layer(network(), (x, y[:, 0]))

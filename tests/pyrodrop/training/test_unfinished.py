@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from torch.distributions import Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.training.worth import judge
+from pyrodrop.training.worth import Worth, judge, less_than_the_best
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2
@@ -129,17 +131,31 @@ def test_replicates_keep_their_numbers_beside_failed_ones(caplog: pytest.LogCapt
     assert ["2 of 4 replicates, of which number 2: " in message for message in said(caplog)] == [True]
 
 
-def test_a_process_that_is_far_ahead_is_said_where_nothing_simpler_is(caplog: pytest.LogCaptureFixture) -> None:
-    """Priors of long waves: a line and a refitted last layer are no better; advice to standardise is for other data."""
-    fast = Dataset(X, torch.sin(12 * X) + 0.05 * torch.randn(len(X), 1)).standardized()
-    model = models.MLP([1, 20, 1], "tanh", prior=priors.Gaussian(0.05), likelihood=likelihoods.Gaussian())
-    run = pyrodrop.fit(model, guides.MeanField(model), fast, steps=800, lr=0.02, engine="traced", progress=False)
-    [message] = said(caplog)
-    assert run.worth.gp is not None
-    assert run.worth.gp > run.worth.fit + 0.3
-    assert "under a Gaussian process" in message
-    assert "fit(model, data) without a guide" in message
-    assert "standardise" not in message
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        (
+            {"gp": -0.69},
+            "worse than a Gaussian process: .* -1 per row, and -0.69 under .*without a guide",
+        ),
+        ({"gp": -0.71}, "^$"),
+        ({"gp": 0.0, "ridge": -0.79}, "worse than ridge regression"),
+        ({"gp": 0.0, "ridge": -0.79, "point": -0.5}, "worse than a point estimate"),
+        ({"gp": 0.0, "ridge": -0.81, "point": -0.81}, "worse than a Gaussian process"),
+    ],
+)
+def test_what_is_ahead_is_said_the_simplest_first(beside: dict[str, float], said: str) -> None:
+    """By 1/5 nat, and a process by 3/10: what a line or a refitted last layer explains is the first cause."""
+    run = recorded(torch.zeros(3))
+    run.settings["worth"] = asdict(Worth(-1.0, **beside))
+    assert re.search(said, less_than_the_best(run))
+
+
+def test_an_exact_last_layer_is_not_told_to_be_one() -> None:
+    model = models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
+    about = {"worth": asdict(Worth(-1.0, gp=0.0))}
+    run = pyrodrop.Fit(model, guides.ExactLastLayer(model), None, torch.ones(3, 3), about)
+    assert "try more units, or the process itself" in less_than_the_best(run)
 
 
 def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCaptureFixture) -> None:
