@@ -67,6 +67,10 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         DOCS / "twenty-problems.md",
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "default"),
     ),
+    "one call": (
+        DOCS / "twenty-problems.md",
+        lambda: small_pages.one_call_text(small_fits.read(small_pages.RESULTS)),
+    ),
     "from gp": (
         DOCS / "twenty-problems.md",
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "from gp"),

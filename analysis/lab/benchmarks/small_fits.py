@@ -15,7 +15,8 @@ and some of them in further settings of the noise:
     from gp, learned         noise learned from that of `priors.from_gp`
 
 The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
-latter, since the precision is not a latent variable here. They are compared with a constant, N(mean, variance), Poisson or
+latter, since the precision is not a latent variable here. ``one call`` is `recipes.curve` with its defaults, whose network
+has 100 units; counts are real numbers to it. They are compared with a constant, N(mean, variance), Poisson or
 frequencies, and with a Gaussian process: Matern-5/2, or of class labels. Counts and labels have only
 ``default``. Scores are log densities in nats per row, of the rows inside and away
 (`small_problems`). FILE is written after every problem, with the curves of the figure beside it, ``NAME.npz``.
@@ -134,6 +135,14 @@ def process(of: Problem) -> dict[str, Any]:
     return scored(of, run) | extra | {"seconds": time.process_time() - began}
 
 
+def one_call(of: Problem) -> dict[str, Any]:
+    """The cell of `recipes.curve` as it is."""
+    began = time.process_time()
+    run = pyrodrop.recipes.curve(of.train, seed=of.seed).fit(seed=of.seed, progress=False)
+    seconds = time.process_time() - began
+    return scored(of, run, drawn=False) | {"seconds": seconds}
+
+
 def scored(of: Problem, run: Any, *, drawn: bool = True) -> dict[str, Any]:
     """Log densities of both parts, and mean and standard deviation of y, or of the label, at the points of the figure."""
     scores = {
@@ -157,6 +166,7 @@ def cells(name: str, curves: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
     gaussian, noise_sd = not (of.classes or of.counts), noise(of)
     made: dict[str, dict[str, Any]] = {"constant": constant(of) | {"rows": len(of.train), "noise_sd": noise_sd}}
     made |= {"GP": cell} if (cell := process(of)) else {}
+    made["one call"] = one_call(of)
     for setting in SETTINGS if gaussian else ("default",):
         for method in SETTINGS[setting]:
             if gaussian or method != "exact last layer":

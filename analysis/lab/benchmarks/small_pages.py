@@ -49,6 +49,19 @@ def text(problems: Mapping[str, Cells], setting: str) -> str:
     return generated.table(lines) + "\n"
 
 
+def one_call_text(problems: Mapping[str, Cells]) -> str:
+    """What one call predicts beside the better of the exact posterior and the process, in Markdown."""
+    lines, close = [["problem", "constant", "GP", "exact", "recipes.curve", "core-seconds"]], 0
+    for name, cells in problems.items():
+        exact, cell = cells[shown(cells)["exact"]], cells["one call"]
+        others = [cells["GP"]["inside"]] * ("GP" in cells) + [exact["inside"]]
+        close += any(cell["inside"] > other - CLOSE for other in others)
+        scores = (_scores(each) for each in (cells["constant"], cells.get("GP"), exact, cell))
+        lines.append([name, *scores, f"{cell['seconds']:.0f}"])
+    lines.append([f"within {CLOSE} of exact or GP, of {len(problems)}", "", "", "", str(close), ""])
+    return generated.table(lines) + "\n"
+
+
 def noise_text(problems: Mapping[str, Cells]) -> str:
     """How the noise is chosen, on problems that have all settings, in Markdown: the median over problems of the log density
     inside less that of the exact posterior with the same priors, and counts."""

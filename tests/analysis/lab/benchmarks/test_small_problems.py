@@ -115,7 +115,7 @@ def test_the_command_measures_what_is_missing(quick: None, tmp_path: Path, monke
     small_fits.main(file, names=["forrester"])
     first = small_fits.read(file)
     methods = {f"{setting}: {method}" for setting in SETTINGS for method in SETTINGS[setting]}
-    assert first["forrester"].keys() == methods | {"constant", "GP"}
+    assert first["forrester"].keys() == methods | {"constant", "GP", "one call"}
     monkeypatch.setattr(small_fits, "measured", None)
     small_fits.main(file, names=["forrester"])
     figure = small_pages.figure(first, tidy.curves(file.with_suffix(".npz")))
@@ -137,3 +137,15 @@ def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     assert "| c | 30 | -1.50 / -3.00 | -1.00 / -2.00 | -1.00 / -2.00 * | -1.00 / -2.00 |" in table
     assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 | 2 |" in table
     assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 | 0 |" in table
+
+
+def test_one_call_is_counted_beside_the_better_of_two() -> None:
+    """Within .15 of the process alone, of the exact posterior alone, and of neither."""
+
+    def cells(gp: float, exact: float) -> dict[str, Any]:
+        of = {"constant": -3.0, "GP": gp, "default: exact": exact, "one call": -1.0}
+        return {name: {"inside": value, "away": value, "seconds": 4.4} for name, value in of.items()}
+
+    table = small_pages.one_call_text({"a": cells(-0.9, -0.5), "b": cells(-0.5, -0.9), "c": cells(-0.8, -0.8)})
+    assert "| a | -3.00 / -3.00 | -0.90 / -0.90 | -0.50 / -0.50 | -1.00 / -1.00 | 4 |" in table
+    assert "| within 0.15 of exact or GP, of 3 |  |  |  | 2 |  |" in table
