@@ -54,7 +54,7 @@ def one_call_text(problems: Mapping[str, Cells]) -> str:
     lines, close = [["problem", "constant", "GP", "exact", "recipes.curve", "core-seconds"]], 0
     for name, cells in problems.items():
         exact, cell = cells[shown(cells)["exact"]], cells["one call"]
-        others = [cells["GP"]["inside"]] * ("GP" in cells) + [exact["inside"]]
+        others = [each["inside"] for each in (cells.get("GP"), exact) if each]
         close += any(cell["inside"] > other - CLOSE for other in others)
         scores = (_scores(each) for each in (cells["constant"], cells.get("GP"), exact, cell))
         lines.append([name, *scores, f"{cell['seconds']:.0f}"])
