@@ -78,6 +78,7 @@ _MOST_ROWS = 5000  # of a line and of each part that is left out
 _SCORED, _FEW_DRAWS = 20_000, 5  # training rows, and draws of each network, of which R2 is computed
 _FEWEST, _PARTS, _MEMBERS = 10, 5, 5
 _OF_Y, _OF_LOGITS = ((1.0, 2.0), (3.0, 3.0)), ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0))  # r, t
+_MOST_CLASSES = 10  # of whole numbers that `curve` takes for labels
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 
@@ -386,7 +387,8 @@ def curve(
     columns and for more rows take `regressor` or `classifier`.
 
     Args:
-        data: as for `regressor`, with at most 2,000 rows; y are numbers, or class labels from 0.
+        data: as for `regressor`, with at most 2,000 rows; y are real numbers, or labels, whole numbers from 0 to at most 9
+            or the classes of a data frame.
         hidden: numbers of units of the hidden layers.
         activation: of the hidden units, as of `models.MLP`.
         seed: of the initial weights.
@@ -405,6 +407,11 @@ def curve(
     real = not _classes(data) and data.y.is_floating_point()
     y = data.y if real else Categorical().as_target(data.y)
     outputs = y[0].numel() if real else max(2, len(_classes(data)) or number_of_classes(y))
+    if not real and not _classes(data) and outputs > _MOST_CLASSES:
+        raise ValueError(
+            f"y must be real numbers, or labels of at most {_MOST_CLASSES} classes; got whole numbers up to {outputs - 1}: "
+            "pass y.float() if they are numbers, or declare the classes, Dataset.from_frame(df, target, categories=[target])"
+        )
     widths = [data.x.shape[1], *counts(hidden, "hidden", "the numbers of units of the hidden layers"), outputs]
     noise: Likelihood = Gaussian() if real else Categorical()
     model = MLP(widths, activation, prior=GaussianPrior(), likelihood=noise, seed=seed)

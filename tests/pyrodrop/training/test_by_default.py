@@ -78,6 +78,11 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "many rows": (lambda: recipes.curve((torch.rand(2001, 1), torch.rand(2001))), ValueError, "got 2,001 rows"),
     "an image": (lambda: recipes.curve((torch.rand(20, 3, 4, 4), torch.rand(20))), TypeError, "table of real numbers"),
     "nan": (lambda: recipes.curve((ROWS.x, ROWS.y * math.nan)), ValueError, "NaN in all 10 rows"),
+    "counts as labels": (
+        lambda: recipes.curve((torch.rand(40, 1), torch.arange(40) % 12)),
+        ValueError,
+        "up to 11: pass y.f",
+    ),
     "one label": (lambda: recipes.curve((ROWS.x, torch.zeros(10).long())), ValueError, "y must be labels"),
 }
 
