@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "counts as labels": (
         lambda: recipes.curve((torch.rand(40, 1), torch.arange(40) % 12)),
         ValueError,
-        "up to 11: pass y.f",
+        "up to 11: pass",
     ),
     "one label": (lambda: recipes.curve((ROWS.x, torch.zeros(10).long())), ValueError, "y must be labels"),
 }
