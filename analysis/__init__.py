@@ -6,8 +6,9 @@ Public functions and classes can be imported from this package, whichever file d
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pyrodrop.names import public
 
 if __name__ != "pyrodrop.analysis":
     raise ImportError("import pyrodrop.analysis, not analysis")
@@ -49,14 +50,4 @@ _FILES = {
     "comparison.reloo": ("reloo",),
     "arviz.bridge": ("to_arviz",),
 }
-_PLACES = {name: file for file, names in _FILES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+public(__name__, __all__, {name: f"{__name__}.{file}" for file, names in _FILES.items() for name in names})
