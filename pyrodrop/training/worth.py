@@ -430,7 +430,9 @@ def less_than_the_best(fit: Any) -> str:
         return ""
     more = " of this network with a refitted last layer" if name == "a point estimate" else ""
     what = "the data determine more than this posterior says"
-    advice = "take a lower drop rate or another scale of the prior, let lr fall to 0, or train for more steps"
+    has_rates = isinstance(fit.guide, Guide | Ensemble | ExactLastLayer) and fit.guide.rates()
+    lower = "a lower drop rate or " if has_rates else ""
+    advice = f"take {lower}another scale of the prior, let lr fall to 0, or train for more steps"
     if name == "a Gaussian process":
         what, fitted = "y has more structure than this fit follows", isinstance(fit.guide, ExactLastLayer)
         first = (

@@ -156,6 +156,8 @@ def test_an_exact_last_layer_is_not_told_to_be_one() -> None:
     about = {"worth": asdict(Worth(-1.0, gp=0.0))}
     run = pyrodrop.Fit(model, guides.ExactLastLayer(model), None, torch.ones(3, 3), about)
     assert "try more units, or the process itself" in less_than_the_best(run)
+    run.settings["worth"]["point"] = 0.0
+    assert "take another scale of the prior" in less_than_the_best(run)
 
 
 def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCaptureFixture) -> None:
