@@ -6,6 +6,8 @@ The scale of the weights and the noise of each column maximise the evidence of t
 under a flat prior (Rasmussen & Williams, eq. 2.42-2.45). With Phi - mean = U diag(r) V', v_id = scale^2 r_i^2 + noise_d^2,
 
     ln p = - sum_d [ sum_i ln v_id + (u_i' y_d)^2 / v_id + (N - 1 - K) ln noise_d^2 + rest_d / noise_d^2 ] / 2,   i = 1 ... K
+
+Of a layer without a bias the rows are not centred, and N stands for N - 1.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
             f"y must be [N, {outputs.shape[-1]}] for this network, of at least 3 rows, and vary in each column; got shape "
             f"{list(data.y.shape)}"
         )
-    scale, noise = most_evident(phi.detach().double().cpu(), y)
+    scale, noise = most_evident(phi.detach().double().cpu(), y, bias is not None)
     wide = _WIDE * float(y.square().mean().sqrt())
     model = from_module(
         net,
@@ -96,20 +98,22 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
     return Fit(model.eval(), guide.eval(), data, torch.zeros(0, 3), settings, device)
 
 
-def most_evident(phi: Tensor, y: Tensor) -> tuple[float, Tensor]:
+def most_evident(phi: Tensor, y: Tensor, bias: bool = True) -> tuple[float, Tensor]:
     """The scale of the weights and the noise of each column ``[D]`` with the largest evidence.
 
     Args:
         phi: ``[N, K]``, and y ``[N, D]``, both in float64.
+        bias: whether the layer has one; without, the rows are not centred, and N - 1 is N.
     """
-    phi, y = phi - phi.mean(0), y - y.mean(0)
+    if bias:
+        phi, y = phi - phi.mean(0), y - y.mean(0)
     u, r, _ = torch.linalg.svd(phi, full_matrices=False)
     found = r > 1e-12 * r.max().clamp_min(1e-300)
     u, r = u[:, found], r[found]
     unit, sizes = float(y.square().mean().sqrt()), y.std(0)
     inside = (u.T @ y / unit).square()
     rest = ((y / unit).square().sum(0) - inside.sum(0)).clamp_min(0)
-    free = max(len(y) - 1 - len(r), 0)
+    free = max(len(y) - bias - len(r), 0)
     start = torch.cat(
         [(r.square().sum(0, keepdim=True) / len(y)).clamp_min(1e-30).log() / -2, (0.3 * sizes / unit).log()]
     )
@@ -142,7 +146,8 @@ def _last(net: nn.Module, x: Any) -> tuple[Tensor, str, str | None, Tensor]:
         output = net(x)
     linear = seen.last.linear() if seen.last else None
     names = {id(parameter): name for name, parameter in net.named_parameters()}
-    if linear is None or linear[0].dim() != 2 or seen.last.result is not output or id(linear[1]) not in names:  # type: ignore[union-attr]
+    trained = linear is not None and all(id(used) in names for used in linear[1:] if used is not None)
+    if linear is None or not trained or linear[0].dim() != 2 or seen.last.result is not output:  # type: ignore[union-attr]
         raise ValueError(
             "last_layer needs a network that returns the output of a torch.nn.Linear, called on one vector per row; got "
             f"{shown(net)}"

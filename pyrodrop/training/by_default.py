@@ -30,9 +30,8 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
     """The network under fitted priors, its guide, and the data, standardised unless they are.
 
     Raises:
-        TypeError: `data` is missing, or the model is no `models.MLP`.
-        ValueError: the model has another likelihood than `Gaussian` or `Categorical`; there are more than 2,000 rows; as
-            `priors.from_gp`.
+        TypeError: `data` is missing, or the model is no `models.MLP` under a `Gaussian` or `Categorical`.
+        ValueError: there are more than 2,000 rows; as `priors.from_gp`.
     """
     if not isinstance(data, Dataset | tuple):
         raise TypeError(

@@ -31,14 +31,15 @@ def rows(outputs: int = 1, n: int = 40) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("n", [40, 8])  # more and fewer rows than features
-def test_scale_and_noise_have_the_largest_evidence(outputs: int, n: int) -> None:
-    """SciPy's maximum of the density of N - 1 contrasts of y, which have no bias."""
+def test_scale_and_noise_have_the_largest_evidence(outputs: int, n: int, bias: bool) -> None:
+    """SciPy's maximum of the density of N - 1 contrasts of y, which have no bias; of y itself if the layer has none."""
     g = torch.Generator().manual_seed(0)
     phi = torch.randn(n, 12, generator=g).double()
     w = torch.randn(12, outputs, generator=g).double() * 0.7
-    y = phi @ w + torch.tensor([0.5, 2.0])[:outputs] * torch.randn(n, outputs, generator=g) + 30
-    contrasts = null_space(np.ones((1, n))).T
+    y = phi @ w + torch.tensor([0.5, 2.0])[:outputs] * torch.randn(n, outputs, generator=g) + (30 if bias else 1)
+    contrasts = null_space(np.ones((1, n))).T if bias else np.eye(n)
 
     def minus_evidence(logs: np.ndarray) -> float:
         total = 0.0
@@ -48,7 +49,7 @@ def test_scale_and_noise_have_the_largest_evidence(outputs: int, n: int) -> None
             total -= float(normal.logpdf(contrasts @ y[:, d].numpy()))
         return total
 
-    scale, noise = most_evident(phi, y)
+    scale, noise = most_evident(phi, y, bias)
     got = np.log([scale, *noise.tolist()])
     best = minimize(minus_evidence, got + 0.3, method="Nelder-Mead", options={"fatol": 1e-9, "xatol": 1e-9})
     assert minus_evidence(got) == pytest.approx(best.fun, abs=1e-3)
@@ -116,6 +117,18 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_a_layer_without_a_bias_is_not_centred() -> None:
+    """Its noise has to explain what the features do not of a y far from 0."""
+    torch.manual_seed(0)
+    net, (x, y) = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1, bias=False)), rows()
+    run = pyrodrop.last_layer(net, (x, y))
+    assert list(run.model.priors) == ["2.weight"]
+    with torch.no_grad():
+        phi = torch.tanh(net[0](x)).double()
+    left = y.double() - phi @ torch.linalg.lstsq(phi, y.double()).solution
+    assert float(run.model.likelihood.precision) ** -0.5 > 0.9 * float(left.square().mean().sqrt())
 
 
 X, Y = rows()
