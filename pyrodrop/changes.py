@@ -6,7 +6,7 @@ containers, closures, defaults and global names, at any depth. Among them are mo
 (numbers, flags and other objects), and memory that calls change: tensors, counters, iterators, random generators. What
 a function of another library reads is not found.
 
-`Flags` compares parameters, hooks and modes of modules, `Snapshot` their buffers and attributes, and `Contents` all else.
+`Flags` compares parameters, hooks and modes of modules, `Contents` all other objects, and a `Snapshot` values, too.
 """
 
 from __future__ import annotations
@@ -69,116 +69,6 @@ def mode_changes(module: nn.Module) -> bool:
     return module.training and STAYS not in module.__dict__
 
 
-class Snapshot:
-    """Buffers and Python attributes of modules as they are now."""
-
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        self._buffers = [
-            (module, name, value, value.detach().clone(), value._version)
-            for module in modules.values()
-            for name, value in module._buffers.items()
-            if value is not None
-        ]
-        self._attributes = [(name, module, _attributes(module)) for name, module in modules.items()]
-
-    def moved(self) -> list[tuple[nn.Module, str]]:
-        """The buffers that have been replaced or written to, also without a new version, as batch norm does."""
-        return [
-            (module, name)
-            for module, name, value, old, version in self._buffers
-            if module._buffers[name] is not value or value._version != version or not torch.equal(value, old)
-        ]
-
-    def changed(self) -> list[tuple[nn.Module, str]]:
-        """Every attribute that is new, missing or has another value: its module and its full name, ``layer.calls``."""
-        return [
-            (module, f"{name}.{attribute}" if name else attribute)
-            for name, module, before in self._attributes
-            for attribute in _changed(module, before)
-        ]
-
-    def restore(self) -> bool:
-        """Restore buffers and attributes. Returns whether any had changed."""
-        restored = False
-        with torch.no_grad():
-            for module, name, value, old, _ in self._buffers:
-                written = not torch.equal(value, old)
-                restored |= written or module._buffers[name] is not value
-                module._buffers[name] = value
-                if written:
-                    value.copy_(old)
-        for _, module, before in self._attributes:
-            for name in _changed(module, before):
-                restored = True
-                module.__dict__.pop(name, None)
-                if name in before:
-                    module.__dict__[name] = _copy(before[name])
-        return restored
-
-
-def say_changes(names: Sequence[str]) -> str:
-    """A sentence that names the attributes that a forward changes; empty if it changes none."""
-    return f"its forward changes the attributes {', '.join(names)}" if names else ""
-
-
-@contextmanager
-def undisturbed(network: nn.Module) -> Iterator[None]:
-    """Restore buffers and Python attributes of the modules of a network after the block."""
-    before = Snapshot(dict(network.named_modules()))
-    try:
-        yield
-    finally:
-        before.restore()
-
-
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
-    return {name: _copy(value) for name, value in module.__dict__.items() if name not in _FLAGS and _is_plain(value)}
-
-
-def _copy(value: Any) -> Any:
-    """A copy; tensors are detached from their graph."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if type(value) in (list, tuple, set, frozenset):
-        return type(value)(_copy(item) for item in value)
-    if type(value) is dict:
-        return {key: _copy(item) for key, item in value.items()}
-    return value if isinstance(value, _PLAIN) else copy.deepcopy(value)
-
-
-def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
-    """Names of the attributes that are new, missing or of another value than in `before`, a result of `_attributes`."""
-    now = {n: value for n, value in module.__dict__.items() if n in before or (n not in _FLAGS and _is_plain(value))}
-    return [
-        name
-        for name in sorted(now.keys() | before.keys())
-        if not _equal(now.get(name, _ABSENT), before.get(name, _ABSENT))
-    ]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    return bool(a == b) or a != a  # NaN counts as equal to NaN
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(_is_plain(item) for item in value)
-    if isinstance(value, dict):
-        return all(_is_plain(item) for pair in value.items() for item in pair)
-    return isinstance(value, (*_PLAIN, Tensor))
-
-
 class Flags:
     """The flags of some modules and parameters as they are now.
 
@@ -188,49 +78,43 @@ class Flags:
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None) -> None:
-        self._modules = dict(modules)
-        self._tables: list[dict[str, Any]] = [getattr(module, table) for module in modules.values() for table in TABLES]
-        self._sizes = list(map(len, self._tables))
-        self._filled = [table for table in self._tables if table]
-        self._values = [value for table in self._tables for value in table.values()]  # which also keeps their ids
-        self._ids = self._ids_now()
-        of_modules = {_joined(at, name): p for at, module in modules.items() for name, p in module._parameters.items()}
-        named = {id(p): (name, p) for name, p in {**of_modules, **(parameters or {})}.items() if p is not None}
-        self.parameters: dict[str, Tensor] = dict(named.values())
-        self._states = [_unchanging(state) for state in map(_STATE, self.parameters.values())]
-        self._hooks = [getattr(module, hooks) for module in modules.values() for hooks in HOOKS]
-        self._hooked = list(map(tuple, self._hooks)) if any(self._hooks) else None
-        self._attributes = [module.__dict__ for module in modules.values()]
-        self._modes = list(map(_MODE, self._attributes))
+        entries = [
+            (table, f"{at}.{name}" if at else name, value)
+            for at, module in modules.items()
+            for table in TABLES
+            for name, value in getattr(module, table).items()
+        ]
+        named = [(name, value) for table, name, value in entries if table == "_parameters" and value is not None]
+        once = {id(value): (name, value) for name, value in [*named, *(parameters or {}).items()]}
+        self.parameters: dict[str, Tensor] = dict(once.values())
+        self._names, self._values = [name for _, name, _ in entries], [value for *_, value in entries]  # for their ids
+        self._modes = [f"training or evaluation mode of {name}" for name in modules]
+        self._dicts = [module.__dict__ for module in modules.values()]
+        self._tables: list[dict[str, Any]] = [of[table] for of in self._dicts for table in TABLES]
+        self._hooks = [of[hooks] for of in self._dicts for hooks in HOOKS]
+        self._before = self._now()
+        self._before[1][:] = [
+            (needed, *(None if of is None else dict(of) for of in hooks)) for needed, *hooks in self._before[1]
+        ]
 
     def changed(self) -> str:
         """A description of the first change that is found, for a message; empty if nothing has changed."""
-        if list(map(len, self._tables)) != self._sizes or self._ids_now() != self._ids:
-            return self._replaced()
-        if list(map(_STATE, self.parameters.values())) != self._states:
-            pairs = zip(self.parameters.items(), self._states, strict=True)
-            name, before, now = next((name, old, new) for (name, p), old in pairs if (new := _STATE(p)) != old)
-            return f"requires_grad of {name}" if before[0] != now[0] else "a hook of a parameter"
-        if any(self._hooks) if self._hooked is None else list(map(tuple, self._hooks)) != self._hooked:
-            return "a hook of a module"
-        if list(map(_MODE, self._attributes)) != self._modes:
-            modes = zip(self._modules.items(), self._modes, strict=True)
-            name = next(name for (name, module), mode in modes if module.training != mode)
-            return f"training or evaluation mode of {name}"
-        return ""
+        now, before = self._now(), self._before
+        if now == before:
+            return ""
+        if now[0] != before[0]:
+            pairs = zip(self._names, before[0], now[0], strict=False)
+            return next((name for name, old, new in pairs if old != new), "a parameter, buffer or submodule")
+        for name, old, new in zip(self.parameters, before[1], now[1], strict=True):
+            if old != new:
+                return f"requires_grad of {name}" if old[0] != new[0] else "a hook of a parameter"
+        modes = zip(self._modes, before[3], now[3], strict=True)
+        return next((name for name, old, new in modes if old != new), "a hook of a module")
 
-    def _ids_now(self) -> list[int]:
-        return list(map(id, chain.from_iterable(map(dict.values, self._filled))))
-
-    def _replaced(self) -> str:
-        """The name of the first parameter, buffer or submodule that is another object."""
-        before = iter(self._values)
-        for at, module in self._modules.items():
-            for table in TABLES:
-                for name, value in getattr(module, table).items():
-                    if value is not next(before, None):
-                        return _joined(at, name)
-        return "a parameter, buffer or submodule"
+    def _now(self) -> tuple[list[Any], ...]:
+        objects = map(id, chain.from_iterable(map(dict.values, self._tables)))
+        hooks = map(tuple, filter(None, self._hooks))
+        return list(objects), list(map(_STATE, self.parameters.values())), list(hooks), list(map(_MODE, self._dicts))
 
 
 def has_hooks(parameter: Tensor) -> bool:
@@ -238,51 +122,70 @@ def has_hooks(parameter: Tensor) -> bool:
     return any(_STATE(parameter)[1:])
 
 
-def _unchanging(state: tuple[bool, Any, Any]) -> tuple[Any, ...]:
-    return (state[0], *(None if hooks is None else dict(hooks) for hooks in state[1:]))
-
-
-def _joined(module: str, parameter: str) -> str:
-    return f"{module}.{parameter}" if module else parameter
-
-
 class Contents:
     """What some programs are made of, as it is when this object is made.
 
     Args:
         programs: a model, or a model and a guide, or these and a loss and others; None is made of nothing.
+        code: whether to read code. Otherwise, and for models and guides of this package, only modules are found, and in the
+            modules of a network the attributes that a forward may change: numbers, strings, tensors, collections of these.
 
     Attributes:
         modules: every module once, with all submodules, by the path at which it is found, such as ``guide.encoder.0``.
         tensors: the other tensors, by name, such as a running mean in an attribute, and NumPy's arrays.
     """
 
-    def __init__(self, *programs: Any) -> None:
+    def __init__(self, *programs: Any, code: bool = True) -> None:
         self.modules: dict[str, nn.Module] = {}
         self.tensors: dict[str, Tensor] = {}
         self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
         self.places: list[Place] = []
-        # lists, sets and dictionaries, with a copy and a name; those of attributes, whose values are in `places`, without
-        self.containers: list[tuple[Any, Any, str]] = []
+        self.containers: list[tuple[Any, Any, str]] = []  # lists, sets and dictionaries, with a copy and a name
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # those of objects, with a copy
+        self._quiet = False  # whether what is found is only put back, and not compared
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
+        self._code = code and not all(map(_of_package, programs))
         for role, program in zip(["model", "guide", *map(str, range(2, len(programs)))], programs, strict=False):
-            if all(map(_of_package, programs)):  # whose modules are all there is
-                self.modules |= dict(program.named_modules(set(self.modules.values()), role))
-            else:
+            if self._code:
                 self._visit(program, role, inner=True)
+                continue
+            modules = dict(program.named_modules(set(self.modules.values()), role))
+            self.modules |= modules
+            for module in modules.values():
+                self._of_network(module)
+
+    def _of_network(self, module: nn.Module) -> None:
+        """Note the attributes that a forward may change; of a user's model or guide, only to put it back."""
+        self._quiet = isinstance(module, LocalModule)
+        if isinstance(module, Transform) or (self._quiet and _of_library(type(module).__module__)):
+            return  # whose attributes only cache results
+        if not self._quiet:
+            self._attributes.append((module.__dict__, dict(module.__dict__)))
+        for name, value in list(module.__dict__.items()):
+            if self._counts(name, value):
+                self._note(*_entry(module.__dict__, name), name, "")
+
+    def _counts(self, name: str, value: Any) -> bool:
+        """Whether an attribute is compared, and put back."""
+        return self._code or (name not in _FLAGS and _is_plain(value))
 
     def changed(self) -> str:
         """The name of something that code names and that has changed; empty if nothing has."""
         for read, _, name, value in self.places:
             now = read()
-            if now is not value and not _same(now, value):
+            if now is not value and name and not _same(now, value, self._code):
                 return name
         for container, items, name in self.containers:
-            if (len(items) <= _ITEMS and not _same_items(container, items)) if name else len(container) != len(items):
-                return name or str(list(container)[-1])
+            if name and len(items) <= _ITEMS and not _same_items(container, items, self._code):
+                return name
+        for attributes, before in self._attributes:
+            if len(attributes) != len(before):
+                new = [name for name in attributes.keys() - before.keys() if self._counts(name, attributes[name])]
+                if new or self._code:
+                    return str([*new, *attributes][0])
         return ""
 
     def restore(self) -> None:
@@ -291,6 +194,13 @@ class Contents:
             if list(map(id, _items(container))) != list(map(id, _items(items))):
                 container.clear()
                 (container.update if isinstance(container, dict | set) else container.extend)(items)
+        for attributes, before in self._attributes:
+            for name in attributes.keys() - before.keys():
+                if self._counts(name, attributes[name]):
+                    del attributes[name]
+            for name, value in before.items():
+                if attributes.get(name, _ABSENT) is not value and self._counts(name, value):
+                    attributes[name] = value
         for read, write, _, value in self.places:
             if write and value is not _ABSENT and read() is not value:
                 write(value)
@@ -339,7 +249,7 @@ class Contents:
 
     def _container(self, value: Any, path: str) -> None:
         if not isinstance(value, tuple | frozenset):
-            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
+            self.containers.append((value, copy.copy(value), "" if self._quiet else path.rpartition(".")[2]))
         of_dict = isinstance(value, dict)
         for number, item in enumerate(list(value)[:_VISITED]):
             key, item = (item, value[item]) if of_dict else (number, item)
@@ -357,7 +267,7 @@ class Contents:
         attributes = getattr(value, "__dict__", {})
         caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
         if not caches:
-            self.containers.append((attributes, dict(attributes), ""))
+            self._attributes.append((attributes, dict(attributes)))
         for name, attribute in list(attributes.items()):
             if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
                 continue
@@ -410,7 +320,7 @@ class Contents:
 
     def _note(self, read: Read, write: Write, name: str, path: str) -> None:
         value = read()
-        self.places.append((read, write, name, value))
+        self.places.append((read, write, "" if self._quiet else name, value))
         self._visit(value, f"{path}.{name}")
 
     def _skips(self, module: str | None) -> bool:
@@ -496,7 +406,68 @@ class Kept:
             yield
 
 
-class Look:
+class Snapshot:
+    """The buffers of some programs, and what they are made of (`Contents`), as they are now.
+
+    Args:
+        programs, code: as of `Contents`.
+    """
+
+    def __init__(self, *programs: Any, code: bool = True) -> None:
+        self._contents = Contents(*programs, code=code)
+        self.writes = _Writes()
+        self._buffers = [
+            (module, name, value, value.detach().clone(), value._version)
+            for module in self._contents.modules.values()
+            for name, value in module._buffers.items()
+            if value is not None
+        ]
+        for tensor in self._contents.tensors.values():
+            if self._keeps(tensor):
+                self.writes.keep(tensor)
+
+    def _keeps(self, tensor: Tensor) -> bool:
+        """Whether to copy a tensor that is no buffer."""
+        return True
+
+    def moves(self) -> list[tuple[nn.Module, str]]:
+        """The buffers that have been replaced or written to, also without a new version, as batch norm does."""
+        return [
+            (module, name)
+            for module, name, value, old, version in self._buffers
+            if module._buffers[name] is not value or value._version != version or not torch.equal(value, old)
+        ]
+
+    def changed(self) -> str:
+        """The name of something other than parameters and buffers that has changed; empty if nothing has."""
+        if name := self._contents.changed():
+            return name
+        written = self.writes.changed() - set(map(_address, self._contents.state().values()))
+        names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
+        return names[0].rpartition(".")[2] if names else ""
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for module, name, value, old, _ in self._buffers:
+                module._buffers[name] = value
+                if not torch.equal(value, old):
+                    value.copy_(old)
+        self._contents.restore()
+
+
+@contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Restore buffers and Python attributes of the modules of a network after the block."""
+    before = Snapshot(network, code=False)
+    try:
+        yield
+    finally:
+        before.writes.undo()
+        before.restore()
+
+
+class Look(Snapshot):
     """What calls within a block of `put_back` change; known at its end.
 
     Attributes:
@@ -509,9 +480,9 @@ class Look:
         self.moved: list[tuple[nn.Module, str]] = []
         self.changes: str = ""
         self.replaced: list[str] = []
-        self.writes = _Writes()
-        self._programs, self._contents = programs, Contents(*programs)
-        self._before, self._store = Snapshot(self._contents.modules), StoreAsItIs()
+        self._programs, self._all_writes = programs, all_writes
+        super().__init__(*programs)
+        self._store = StoreAsItIs()
         sources = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources)]
         self._lent: dict[int, _Lent] = {}
@@ -524,19 +495,17 @@ class Look:
             )
         for _, write, name, value in self._iterators:
             write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
-        for tensor in self._contents.tensors.values():
-            of_numpy = id(tensor) not in self._contents.objects
-            if (of_numpy or not all_writes) and _address(tensor) and tensor.untyped_storage().nbytes() <= _COPIED:
-                self.writes.keep(tensor)
+
+    def _keeps(self, tensor: Tensor) -> bool:
+        of_numpy = id(tensor) not in self._contents.objects
+        small = bool(_address(tensor)) and tensor.untyped_storage().nbytes() <= _COPIED
+        return small and (of_numpy or not self._all_writes)
 
     def note(self) -> None:
         """Note what has changed."""
-        caches = LocalModule, Transform  # whose attributes only cache results
-        self.moved = [(module, name) for module, name in self._before.moved() if module._buffers[name] is not None]
+        self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
         self.replaced = self._store.replaced()
-        names = [name for module, name in self._before.changed() if not isinstance(module, caches)]
-        self.changes = say_changes(names)
-        if not self.changes and (name := self._contents.changed() or self._memory()):
+        if name := self.changed() or self._taken():
             self.changes = f"a call changes {name}"
 
     def forget(self, names: Sequence[str]) -> None:
@@ -545,15 +514,13 @@ class Look:
             forget_in_store(name)
             self._store.before.pop(name, None)
 
-    def _memory(self) -> str:
-        """The name of a tensor, array, iterator or generator whose contents have changed; empty if there is none."""
-        written = self.writes.changed() - set(map(_address, self._contents.state().values()))
-        names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
+    def _taken(self) -> str:
+        """The name of an iterator or generator from which items were taken; empty if there is none."""
         moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
         known = {id(value): name for _, _, name, value in self._contents.places}
-        names += [known.get(id(source), "a random generator") for source in moved]
+        names = [known.get(id(source), "a random generator") for source in moved]
         names += [lent.name for lent in self._lent.values() if lent.copied is not None]
-        return names[0].rpartition(".")[2] if names else ""
+        return names[0] if names else ""
 
     def undo(self) -> None:
         """Put everything back."""
@@ -562,8 +529,7 @@ class Look:
         for source, state in self._generators:
             _set_state(source, pickle.loads(state))
         if modules_of(*self._programs).keys() <= self._contents.modules.keys():
-            self._before.restore()
-            self._contents.restore()
+            self.restore()
         for _, write, _, value in self._iterators:
             write(value)  # type: ignore[misc]
 
@@ -718,7 +684,7 @@ def _items(container: Any) -> list[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else list(container)
 
 
-def _same_items(container: Any, items: Any) -> bool:
+def _same_items(container: Any, items: Any, code: bool) -> bool:
     """Whether a container has these items: numbers and strings of the same value, and otherwise the same objects."""
     with suppress(Exception):  # whatever the items' comparison raises, as of tensors
         if container == items:
@@ -726,17 +692,27 @@ def _same_items(container: Any, items: Any) -> bool:
     if isinstance(container, set | frozenset) or len(container) != len(items):
         return False
     pairs = zip(_items(container), _items(items), strict=True)
-    return all(_same(one, other) or (_replaceable(one) and type(one) is type(other)) for one, other in pairs)
+    return all(_same(one, other, code) or (_replaceable(one) and type(one) is type(other)) for one, other in pairs)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether this is the same object, or a number, string or container of the same value."""
+def _same(one: Any, other: Any, code: bool) -> bool:
+    """Whether this is the same object, or a number, string or container of the same value; without `code` also a tensor."""
     one = one.lent_for if isinstance(one, _Lent) else one
     if one is other or type(one) is not type(other):
         return one is other
     if isinstance(one, _CONTAINERS):
-        return _same_items(one, other)
+        return _same_items(one, other, code)
+    if isinstance(one, Tensor):
+        return not code and one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
     return isinstance(one, _PLAIN) and (one == other or one != one)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_is_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(_is_plain(item) for pair in value.items() for item in pair)
+    return isinstance(value, (*_PLAIN, Tensor))
 
 
 def _of_package(program: Any) -> bool:

@@ -30,7 +30,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from pyrodrop.changes import STAYS, Snapshot, say_changes
+from pyrodrop.changes import STAYS, Snapshot
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import RECOMPUTES, Unfit
@@ -290,7 +290,8 @@ class Trial:
         finally:
             for module in others:
                 module.training = not modes[module]
-            self.changed |= self._before.restore()
+            self.changed |= bool(self._before.changed() or self._before.moves())
+            self._before.restore()
 
     def each(self, run: Callable[[dict[str, Tensor]], Tensor], tensors: Mapping[str, Tensor]) -> Tensor:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
@@ -308,7 +309,7 @@ class Trial:
         return torch.stack(results)
 
     def changes(self, x: Inputs) -> str:
-        """A sentence about the attributes that a second call in training mode changes, empty if there are none.
+        """A sentence about an attribute that a second call in training mode changes, empty if there is none.
 
         Attributes that only the first call sets, such as a cache, do not count.
         """
@@ -316,10 +317,11 @@ class Trial:
             self.run(self.weights, x)
             between = self._now()
             self.run(self.weights, x)
-            return say_changes([name for _, name in between.changed()])
+            changed = between.changed()
+        return f"its forward changes the attribute {changed}" if changed else ""
 
     def _now(self) -> Snapshot:
-        return Snapshot(dict(self.network.named_modules()))
+        return Snapshot(self.network, code=False)
 
 
 @torch.inference_mode(False)

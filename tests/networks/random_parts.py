@@ -62,8 +62,8 @@ CASES = {
         network=Warming,
         x=lambda: torch.randn(6, 3),
         refused=(
-            Refused("its forward changes the attributes", what="replicates"),
-            Refused("its forward changes the attributes", what="checkpoint"),
+            Refused("a call changes", what="replicates"),
+            Refused("a call changes", what="checkpoint"),
         ),
     ),
 }
