@@ -94,15 +94,19 @@ class DrawnTerms:
 
     def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
         """`elbo_terms` for a new sample of the guide; with `nll_alone` the KL divergence is left out, and is 0."""
-        drawn = poutine.trace(self.guide).get_trace(*args, **kwargs)
         with repeatable(self.model):
-            sites = _pairs(self.model, drawn, _replayed(self.model, drawn, args, kwargs))
+            sites = _sites(self.model, self.guide, args, kwargs)
         if nll_alone:
             sites = [(site, q) for site, q in sites if q is None]
         elif self.whole:
             self.scale = common_scale(node for pair in sites for node in pair if node is not None)
-        terms = _terms(sites, self._hyper, self._fixed, self._known, self.whole, self.scale)
+            sites = [(site, q and self._scaled(q)) for site, q in sites if not (q and q["infer"].get("penalty"))]
+        terms = _terms(sites, self._hyper, self._fixed, self._known)
         return terms._replace(nll=terms.nll / (self.scale or 1))
+
+    def _scaled(self, q: dict[str, Any]) -> dict[str, Any]:
+        """A site of the guide with the scale of its plates alone, or without the common one."""
+        return {**q, "scale": _plates(q) if self.scale is None else q["scale"] / self.scale}
 
 
 def _terms(
@@ -110,36 +114,22 @@ def _terms(
     hyper: frozenset[str],
     fixed: frozenset[str] = frozenset(),
     known: dict[str, Tensor] | None = None,
-    whole: bool = False,
-    common: float | None = None,
 ) -> Terms:
     """The terms for one sample; KL divergences of `fixed` sites that do not depend on the sample are cached in `known`."""
-    nll, kl_weights, kl_hyper = _zero(), _zero(), _zero()
+    known = {} if known is None else known
+    nll, kl_weights, kl_hyper = (torch.zeros(()) for _ in range(3))
     for site, q in sites:
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
-        if whole and q["infer"].get("penalty"):
-            continue
-        scale = q["scale"] if not whole else _plates(q) if common is None else q["scale"] / common
-        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites, or a factor
+        name = (q if site is None else site)["name"]
+        if (kl := known.get(name)) is None:
             with _no_autocast(q):
-                density = q["fn"].log_prob(q["value"])
-            density = scale_and_mask(density, scale, q["mask"]).sum()
-            if q["name"].removesuffix("_unconstrained") in hyper:
-                kl_hyper = kl_hyper + density
-            else:
-                kl_weights = kl_weights + density
-            continue
-        name = site["name"]
-        kl = None if known is None else known.get(name)
-        if kl is None:
-            with _no_autocast(q):
-                exact, of_draw = _divergence(q, site)
-            kl = scale_and_mask(exact, scale, q["mask"]).sum()
-            if known is not None and name in fixed and not of_draw:
+                density, of_draw = _divergence(q, site)
+            kl = scale_and_mask(density, q["scale"], q["mask"]).sum()
+            if name in fixed and not of_draw:
                 known[name] = kl
-        if name in hyper:
+        if (name.removesuffix("_unconstrained") if site is None else name) in hyper:
             kl_hyper = kl_hyper + kl
         else:
             kl_weights = kl_weights + kl
@@ -188,14 +178,13 @@ def site_factors(
     with torch.no_grad():
         for member in members_of(guide):
             pairs = _sites(model, member, args, kwargs)
-            sites = [(site, q) for site, q in pairs if q is not None and site is not None]
             made = _made_of_others(pairs, model, member, args, kwargs)
-            factors.append(
-                {
-                    site["name"]: Factor(made.get(site["name"], q["fn"]), site["fn"], _mean(q["scale"]) / _plates(q))
-                    for site, q in sites
-                }
-            )
+            of_member = {}
+            for site, q in pairs:
+                if q is not None and site is not None:
+                    scale = float(torch.as_tensor(q["scale"]).double().mean()) / _plates(q)
+                    of_member[site["name"]] = Factor(made.get(site["name"], q["fn"]), site["fn"], scale)
+            factors.append(of_member)
     return factors
 
 
@@ -212,16 +201,10 @@ def site_conventions(
     return {site: worst(member[site].convention for member in members if site in member) for site in members[0]}
 
 
-def _sites(
-    model: Callable[..., Any], guide: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[Any, Any]]:
+def _sites(model: Any, guide: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """The `_pairs` of one sample of the guide."""
     drawn = poutine.trace(guide).get_trace(*args, **kwargs)
-    return _pairs(model, drawn, _replayed(model, drawn, args, kwargs))
-
-
-def _replayed(model: Callable[..., Any], guide_trace: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    return poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
+    return _pairs(model, drawn, poutine.trace(poutine.replay(model, trace=drawn)).get_trace(*args, **kwargs))
 
 
 def _pairs(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> list[tuple[Any, Any]]:
@@ -229,31 +212,30 @@ def _pairs(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> lis
 
     The guide's site is None for an observed site of the model; the model's is None for an auxiliary site of the guide.
     """
-    sites: list[tuple[Any, Any]] = []
+    in_guide = [
+        site for site in guide_trace.nodes.values() if site["type"] == "sample" and str(site["name"]) not in model_trace
+    ]
+    others: list[tuple[Any, Any]] = [(None, q) for q in in_guide if not q["is_observed"] and not site_is_subsample(q)]
     order, latest = {name: place for place, name in enumerate(guide_trace.nodes)}, -1
     independent = _of_package(model) is not None
+    sites: list[tuple[Any, Any]] = []
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
-        if not site["is_observed"] and name not in guide_trace:
+        if site["is_observed"]:
+            sites.append((site, None))
+            continue
+        if name not in guide_trace:
             raise ValueError(
                 f"the guide must sample every latent site of the model; it has no site {name!r}, only "
                 f"{list(guide_trace.nodes)}"
             )
-        if site["is_observed"]:
-            sites.append((site, None))
-            continue
+        q = guide_trace.nodes[name]
         # if so, the prior may depend on a site that the guide samples later
         later = order[name] < latest and not independent
-        sites.append((site, {**guide_trace.nodes[name], "by_draw": later}))
+        sites.append((site, {**q, "by_draw": later, "made": bool(others) and isinstance(_elements(q["fn"]), Delta)}))
         latest = max(latest, order[name])
-    drawn = [
-        site for site in guide_trace.nodes.values() if site["type"] == "sample" and str(site["name"]) not in model_trace
-    ]
-    others: list[tuple[Any, Any]] = [(None, q) for q in drawn if not q["is_observed"] and not site_is_subsample(q)]
-    if others:
-        sites = [(site, q if q is None else {**q, "made": isinstance(_elements(q["fn"]), Delta)}) for site, q in sites]
-    return sites + others + [(None, q) for q in drawn if q["is_observed"] and isinstance(_elements(q["fn"]), Unit)]
+    return sites + others + [(None, q) for q in in_guide if q["is_observed"] and isinstance(_elements(q["fn"]), Unit)]
 
 
 def _made_of_others(
@@ -265,24 +247,21 @@ def _made_of_others(
     Such a site has another value in a second run of the guide; a site with the same value is a true point mass and is not
     returned.
     """
-    made = {
-        site["name"]: q
-        for site, q in pairs
-        if q is not None and site is not None and (q.get("made") or _has_density(_elements(q["fn"])))
-    }
+    made = {site["name"]: q for site, q in pairs if q is not None and site is not None and _is_made(q)}
     if not made:
         return {}
     others = {q["name"]: q["fn"] for site, q in pairs if site is None}
-    again = {site["name"]: q for site, q in _sites(model, guide, args, kwargs) if q is not None and site is not None}
+    again = {site["name"]: site["value"] for site, _ in _sites(model, guide, args, kwargs) if site is not None}
     return {
         name: others.get(f"{name}_unconstrained", Transformed(q["fn"].event_shape))
         for name, q in made.items()
-        if not torch.equal(q["value"], again[name]["value"])
+        if not torch.equal(q["value"], again[name])
     }
 
 
-def _has_density(of_element: Any) -> bool:
-    return isinstance(of_element, Delta) and bool(of_element.log_density.any())
+def _is_made(q: Any) -> bool:
+    of_element = _elements(q["fn"])
+    return bool(q.get("made")) or (isinstance(of_element, Delta) and bool(of_element.log_density.any()))
 
 
 class Transformed(TorchDistribution):
@@ -299,10 +278,13 @@ def _elements(d: Any) -> Any:
 
 
 def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
-    """KL(q || p) of a site, and whether it was estimated from the sampled value."""
-    if q.get("made") or q.get(
-        "by_draw"
-    ):  # for a site computed from an auxiliary site, the ratio of the densities is a change of variables
+    """KL(q || p) of a site, and whether it was estimated from the sampled value.
+
+    An auxiliary site of the guide, from which it computes the model's sites, or a factor has no p, and counts log q.
+    """
+    if site is None:
+        return q["fn"].log_prob(q["value"]), True
+    if q.get("made") or q.get("by_draw"):  # a site made of an auxiliary one: the ratio is a change of variables
         try:
             return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:
@@ -334,10 +316,6 @@ def _without_hyperparameters(model: Any, guide: Any) -> frozenset[str]:
     return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
 
 
-def _mean(scale: float | Tensor) -> float:
-    return float(torch.as_tensor(scale).double().mean())
-
-
 def _plates(site: Any) -> float:
     """The factor by which the plates around a site scale it: size of the data set over size of the minibatch."""
     return math.prod(frame.full_size / frame.size for frame in site["cond_indep_stack"] if frame.full_size)
@@ -356,7 +334,3 @@ def _of_package(model: Any) -> Any:
             return None
         model = model.fn
     return model
-
-
-def _zero() -> Tensor:
-    return torch.zeros(())
