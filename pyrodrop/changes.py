@@ -154,19 +154,10 @@ class Contents:
                 continue
             modules = dict(program.named_modules(set(self.modules.values()), role))
             self.modules |= modules
-            for module in modules.values():
-                self._of_network(module)
-
-    def _of_network(self, module: nn.Module) -> None:
-        """Note the attributes that a forward may change; of a user's model or guide, only to put it back."""
-        self._quiet = isinstance(module, LocalModule)
-        if isinstance(module, Transform) or (self._quiet and _of_library(type(module).__module__)):
-            return  # whose attributes only cache results
-        if not self._quiet:
-            self._attributes.append((module.__dict__, dict(module.__dict__)))
-        for name, value in list(module.__dict__.items()):
-            if self._counts(name, value):
-                self._note(*_entry(module.__dict__, name), name, "")
+            for name, module in modules.items():
+                self._quiet = isinstance(module, LocalModule)
+                if not (self._quiet and _of_library(type(module).__module__)):  # whose attributes only cache results
+                    self._object(module, name)
 
     def _counts(self, name: str, value: Any) -> bool:
         """Whether an attribute is compared, and put back."""
@@ -182,10 +173,10 @@ class Contents:
             if name and len(items) <= _ITEMS and not _same_items(container, items, self._code):
                 return name
         for attributes, before in self._attributes:
-            if len(attributes) != len(before):
-                new = [name for name in attributes.keys() - before.keys() if self._counts(name, attributes[name])]
-                if new or self._code:
-                    return str([*new, *attributes][0])
+            new = attributes.keys() - before.keys() if len(attributes) != len(before) else ()
+            for name in new:
+                if self._counts(name, attributes[name]):
+                    return name
         return ""
 
     def restore(self) -> None:
@@ -198,9 +189,8 @@ class Contents:
             for name in attributes.keys() - before.keys():
                 if self._counts(name, attributes[name]):
                     del attributes[name]
-            for name, value in before.items():
-                if attributes.get(name, _ABSENT) is not value and self._counts(name, value):
-                    attributes[name] = value
+            if self._code:
+                attributes.update(before)
         for read, write, _, value in self.places:
             if write and value is not _ABSENT and read() is not value:
                 write(value)
@@ -266,13 +256,15 @@ class Contents:
         """Note the attributes of an object and of its class."""
         attributes = getattr(value, "__dict__", {})
         caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
-        if not caches:
+        if not (caches or self._quiet):
             self._attributes.append((attributes, dict(attributes)))
         for name, attribute in list(attributes.items()):
             if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
                 continue
-            if not (_replaceable(attribute) and _of_library(type(value).__module__)):
+            if self._counts(name, attribute) and not (_replaceable(attribute) and _of_library(type(value).__module__)):
                 self._note(*_entry(attributes, name), name, path)
+        if not self._code:
+            return
         for kind in type(value).__mro__:
             if not _of_library(kind.__module__):
                 slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
@@ -294,17 +286,14 @@ class Contents:
                     self._visit(getattr(value, "fget", None) or getattr(value, "__func__", None), path)
 
     def _function(self, function: FunctionType, path: str) -> None:
-        names, defaults = _names(function.__code__), function.__kwdefaults__ or {}
+        names = _names(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             write = functools.partial(setattr, cell, "cell_contents")
             self._named(functools.partial(_contents, cell), write, name, names, path)
         for name in sorted(names & function.__globals__.keys()):
             self._named(*_entry(function.__globals__, name), name, names, path)
-        for number, value in enumerate(function.__defaults__ or ()):
-            write = functools.partial(_set_default, function, number)
-            self._note(lambda value=value: value, write, f"a default of {function.__name__}", path)  # type: ignore[misc]
-        for name in defaults:
-            self._note(*_entry(defaults, name), f"a default of {function.__name__}", path)
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._item(value, None, f"a default of {function.__name__}", path)
         self._visit(getattr(function, "__wrapped__", None), path)
 
     def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
@@ -490,7 +479,7 @@ class Look(Snapshot):
         fixed = [name for _, write, name, _ in self._iterators if write is None]
         if fixed:
             raise ValueError(
-                f"the iterator {fixed[0]!r} is in a tuple, set or partial, so that the calls that find the program's "
+                f"the iterator {fixed[0]!r} is in a tuple, partial, default or set, so that calls that find the program's "
                 "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
             )
         for _, write, name, value in self._iterators:
@@ -666,12 +655,6 @@ def _set_state(source: Any, state: Any) -> None:
 def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
     """Functions that read and replace an entry of a dictionary."""
     return functools.partial(table.get, name, _ABSENT), functools.partial(table.__setitem__, name)
-
-
-def _set_default(function: FunctionType, number: int, value: Any) -> None:
-    """Replace a default of an argument."""
-    defaults = function.__defaults__ or ()
-    function.__defaults__ = (*defaults[:number], value, *defaults[number + 1 :])
 
 
 def _free(path: str, names: Mapping[str, Any]) -> str:
