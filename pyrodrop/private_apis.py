@@ -1,23 +1,33 @@
-"""Private APIs of PyTorch and Pyro for tensors, optimisers and Pyro's store.
+"""Private APIs of PyTorch and Pyro: for tensors, optimisers and Pyro's store, and for recorded and compiled steps.
 
-A release may change them, so only this file, `pyrodrop.compiled.private_apis` and `pyrodrop.torchscript` use private APIs.
+A release may change them, so only this file and `pyrodrop.torchscript` use private APIs.
 `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import logging
+import math
+import operator
+import os
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pyro
+import pyro.util
 import torch
+from pyro.infer import traceenum_elbo
+from pyro.ops.einsum import contract
 from pyro.poutine import runtime
-from torch import Tensor
+from torch import Tensor, fx
 from torch.utils import checkpoint as recomputation
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,6 +38,17 @@ pack, unpack = _torch._pack_padded_sequence, _torch._pad_packed_sequence  # as t
 NORMED = _torch.nn.utils.parametrizations._WeightNorm  # the parametrisation of weight_norm
 fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, _torch._fused_sgd_
 add_to_all = torch._foreach_add_
+_make_wrapper_subclass: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _replaced_by(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def in_function_transform() -> bool:
@@ -57,7 +78,7 @@ def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def without_values(kind: type[Tensor], shape: torch.Size, like: Tensor) -> Any:
     """A tensor of a subclass that overrides all functions, with the dtype and device of `like` and without values."""
-    return Tensor._make_wrapper_subclass(kind, shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+    return _make_wrapper_subclass(kind, shape, dtype=like.dtype, device=like.device)
 
 
 class _Intercept(TorchDispatchMode):
@@ -215,3 +236,281 @@ def without_compiler() -> Iterator[None]:
 
 
 _UNCOMPILED = "__dynamo_disable"  # attribute where PyTorch caches the form of a function that Dynamo does not enter
+
+
+@contextmanager
+def without_nan_warnings() -> Iterator[None]:
+    """Disable Pyro's warnings about losses that are NaN within the block: recorded tensors have no values."""
+    with _replaced_by(pyro.util, "torch_isnan", lambda _: False):
+        yield
+
+
+@contextmanager
+def without_validation() -> Iterator[None]:
+    """Disable the validation of values by distributions within the block, also for distributions made before it."""
+    kind = torch.distributions.Distribution
+    with _replaced_by(kind, "_validate_sample", lambda self, value: None), pyro.validation_enabled(False):
+        yield
+
+
+@contextmanager
+def costs_weighted() -> Iterator[None]:
+    """Let `TraceEnum_ELBO` compute expected costs as sums with fixed shapes within the block.
+
+    Pyro omits costs of probability 0, so shapes depend on values. Here such a cost counts as 0. A factor of the guide is a
+    log probability, or 0 with the gradient of a log probability, so products of their exponentials do not overflow.
+    """
+
+    class Weighted(traceenum_elbo.Dice):  # type: ignore[misc]
+        def compute_expectation(self, costs: Mapping[Any, Sequence[Any]]) -> Any:
+            total: Any = 0.0
+            for plates, terms in costs.items():
+                factors = self._get_log_factors(plates)
+                tensors = [factor for factor in factors if isinstance(factor, Tensor)]
+                count = math.exp(sum(factor for factor in factors if not isinstance(factor, Tensor)))
+                probabilities: dict[str, Tensor] = {}
+                for cost in terms:
+                    names = cost._pyro_dims
+                    if names not in probabilities:
+                        probabilities[names] = probability(tensors, names, cost)
+                    chance = probabilities[names]
+                    total = total + count * (chance * torch.where(chance > 0, cost, 0.0)).sum()
+            return total
+
+    def probability(factors: Sequence[Any], names: str, cost: Tensor) -> Tensor:
+        """The product of the factors' exponentials, summed over all dimensions but the cost's."""
+        inputs = [*(factor._pyro_dims for factor in factors), names]
+        values = [*(factor.exp() for factor in factors), torch.ones_like(cost)]
+        return contract(f"{','.join(inputs)}->{names}", *values, backend="torch")  # type: ignore[no-any-return]
+
+    with _replaced_by(traceenum_elbo, "Dice", Weighted):
+        yield
+
+
+def stand_in(kind: type[Tensor], of: Tensor) -> Any:
+    """A tensor of a subclass with the shape, strides, dtype and device of another, and without memory."""
+    place = {"strides": of.stride(), "storage_offset": of.storage_offset(), "dtype": of.dtype, "device": of.device}
+    return _make_wrapper_subclass(kind, of.shape, **place)
+
+
+def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an operation on tensors of `stand_in` without their dispatch, such as one that changes only their shape."""
+    with _c._DisableTorchDispatch():
+        return operation(*args, **kwargs)
+
+
+def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
+    """Record the operations that a function of tensors calls.
+
+    Args:
+        function: called once, with fake tensors, which have shapes but no values.
+        inputs: tensors of the shapes, dtypes and devices to record for.
+        elementary: decompositions of operations, from `elementary_forms`.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, elementary, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+
+
+def elementary_forms(operations: Sequence[Any]) -> Any:
+    """PyTorch's decompositions of these operations into more elementary ones, for `record`."""
+    from torch._decomp import get_decompositions
+
+    return get_decompositions(operations)
+
+
+def script(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """The function of its inputs that a graph computes, as a program of TorchScript; call it in `scripts_as_they_are`.
+
+    Its interpreter calls the same operations, one after the other without Python, with the same kernels and therefore the
+    same bits; nothing is fused or reordered.
+
+    Raises:
+        NotImplementedError: an operation has no form in TorchScript; or this PyTorch has none (it is deprecated since 2.9).
+    """
+    if not hasattr(_c, "_create_function_from_graph"):
+        raise NotImplementedError("this PyTorch has no TorchScript")
+    made, tensor = _c.Graph(), _c.TensorType.get()
+    constants: dict[tuple[str, str], Any] = {}
+    known: dict[fx.Node, Any] = {}  # the value of each node, or a list of values
+
+    def added(node: Any, kind: Any) -> list[Any]:
+        made.appendNode(node)
+        results = list(node.outputs())
+        for result in results:
+            result.setType(kind)
+        return results
+
+    def listed(values: list[Any], kind: Any) -> Any:
+        return added(made.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
+
+    def constant(value: Any, kind: str) -> Any:
+        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
+        key = type(value).__name__, repr(value) + (kind if value == [] else "")
+        if key not in constants:
+            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
+            of = [getattr(_c, type_of) for name, type_of in _TYPES.items() if name in kind.lower()]
+            constants[key] = listed([], of[0].get()) if value == [] else made.insertConstant(number)
+        return constants[key]
+
+    def argument(value: Any, kind: str) -> Any:
+        """The value of an argument of this type."""
+        if isinstance(value, fx.Node):
+            return known[value]
+        if isinstance(value, tuple | list) and any(isinstance(one, fx.Node | None) for one in value):
+            optional = "Optional[Tensor]" in kind.removeprefix("Optional[List[")
+            return listed([argument(one, "") for one in value], _c.OptionalType(tensor) if optional else tensor)
+        if "float" in kind and value is not None:
+            value = [float(one) for one in value] if isinstance(value, tuple | list) else float(value)
+        return constant(list(value) if isinstance(value, tuple) else value, kind)
+
+    def call(node: fx.Node) -> Any:
+        operation: Any = node.target
+        if operation is operator.getitem:
+            return known[node.args[0]][node.args[1]]  # type: ignore[index]
+        kinds = [str(each.type) for each in operation._schema.arguments]
+        if any(k == "Tensor" and isinstance(v, int | float) for k, v in zip(kinds, node.args, strict=False)):
+            operation = operation.overloadpacket.Scalar  # a number in place of a tensor
+        schema, values = operation._schema, []
+        for place, each in enumerate(schema.arguments):
+            named = node.kwargs.get(each.name, each.default_value)
+            values.append(argument(node.args[place] if place < len(node.args) else named, str(each.type)))
+        returns = [str(result.type) for result in schema.returns]
+        lists = returns == ["List[Tensor]"]
+        if not lists and any(kind != "Tensor" for kind in returns):
+            raise NotImplementedError(f"{operation} with results {', '.join(returns)}")
+        creating = made.create(schema.name, values, len(returns))
+        results = added(creating, _c.ListType(tensor) if lists else tensor)
+        if creating.schema() != str(schema):
+            raise NotImplementedError(f"{operation} with these arguments, for which it has {creating.schema()}")
+        if lists:
+            return added(made.create("prim::ListUnpack", results, node.meta[COUNT]), tensor)
+        return results[0] if len(results) == 1 else results
+
+    try:
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                known[node] = made.addInput()
+                known[node].setType(tensor)
+            elif node.op == "call_function":
+                known[node] = call(node)
+            else:
+                made.registerOutput(listed([known[one] for one in node.args[0]], tensor))  # type: ignore[union-attr]
+        made.lint()
+        return _c._create_function_from_graph("step", made)  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:  # whatever PyTorch raises for it
+        raise NotImplementedError(f"TorchScript has no form of it: {error}") from error
+
+
+def scripts_as_they_are() -> AbstractContextManager[None]:
+    """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
+    execution: Any = getattr(torch.jit, "optimized_execution", None)
+    return nullcontext() if execution is None else execution(False)
+
+
+COUNT = "count"  # key in the `meta` of a node with several results, for their number
+_TYPES = {"int": "IntType", "float": "FloatType", "bool": "BoolType"}
+_MEMORY_FORMATS = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+
+
+class Compiled:
+    """A compiled graph; call it with all its inputs. Autograd must be off.
+
+    Attributes:
+        call: takes the inputs as a list, which it may empty.
+        file: the library that contains the whole program; None if there is none or it is unknown.
+    """
+
+    def __init__(self, call: Callable[[list[Tensor]], Sequence[Tensor]], file: Path | None = None) -> None:
+        self.call = call
+        self.file: Path | None = file
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        return self.call(list(inputs))
+
+
+def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Compiled:
+    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
+
+    On a CPU, the program omits PyTorch's work around every call if possible: checking the mode, turning autograd off,
+    counting the versions of tensors that the graph writes to, and more.
+    """
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    inner: list[Any] = []
+
+    def compile_inner(graph: fx.GraphModule, given: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        same = _kinds(given) == _kinds(inputs) and _outputs(graph) == _outputs(module)
+        compiled = compile_fx_inner(graph, given, *args, **kwargs)
+        inner.append(getattr(compiled, "current_callable", None) if same else None)
+        return compiled
+
+    # Without PyTorch's cache of whole programs, which hides the inner program; kernels are still cached. Its messages are
+    # about its own code: operations that it calls in a slower way, deprecated names.
+    notes = _replaced_by(logging.getLogger("torch._inductor.ir"), "disabled", True)
+    with config.patch(enable_autograd_cache=False), notes, warnings.catch_warnings(action="ignore"), _without_trials():
+        options = {**options, "cpp.vec_isa_ok": True}
+        whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
+    if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
+        return Compiled(inner[0], _library(inner[0]))
+    return Compiled(lambda given: whole(*given))
+
+
+def _outputs(module: fx.GraphModule) -> int:
+    return len(module.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def _kinds(inputs: Sequence[Any]) -> list[Any]:
+    return [(getattr(one, "shape", None), getattr(one, "dtype", None)) for one in inputs]
+
+
+@contextmanager
+def _without_trials() -> Iterator[None]:
+    """Let TorchInductor use the vector instructions that the processor reports, untested (with ``cpp.vec_isa_ok``).
+
+    It would compile up to seven programs to test them, which together take half as long as the program of a step. Those for
+    matrices and for short numbers, which our programs do not use, count as missing. Its own cached results are not changed.
+    """
+    from torch._inductor import cpu_vec_isa as isa
+
+    found = functools.cache(isa.valid_vec_isa_list.__wrapped__)
+    with _replaced_by(isa, "valid_vec_isa_list", found), _replaced_by(isa.VecISA, "check_build", lambda *_: False):
+        yield
+
+
+_ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor
+
+
+def _library(bare: Callable[..., Any]) -> Path | None:
+    """The library of a program that does nothing but call it; None for any other program."""
+    held = [cell.cell_contents for cell in getattr(bare, "__closure__", None) or ()]
+    libraries: list[Any] = [
+        getattr(value, "__self__", None) for value in held if getattr(value, "__name__", "") == _ENTRY
+    ]
+    files = [Path(library.__file__) for library in libraries if getattr(library, "__file__", None)]
+    return files[0] if len(held) == len(files) == 1 else None
+
+
+def load_program(path: Path) -> Compiled:
+    """The program of a library that TorchInductor has made.
+
+    Raises:
+        ImportError: it is no such library.
+    """
+    give, take = _c._aoti.unsafe_alloc_void_ptrs_from_tensors, _c._aoti.alloc_tensors_by_stealing_from_void_ptrs
+    pointer = _c._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
+    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)  # where the library looks for it
+    spec = importlib.util.spec_from_file_location(f"pyrodrop_{path.stem}.{_ENTRY}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no library of Python")
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    entry = getattr(library, _ENTRY)
+
+    return Compiled(lambda inputs: take(entry(give(inputs))), path)

@@ -38,17 +38,17 @@ from torch import Tensor, fx
 
 from pyrodrop.arrays import near
 from pyrodrop.cache import folder, is_mine
-from pyrodrop.compiled.private_apis import (
+from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat
+from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
+from pyrodrop.devices import processor, seeded
+from pyrodrop.files import whole
+from pyrodrop.private_apis import (
     Compiled,
     compile_by_inductor,
     elementary_forms,
     load_program,
     record,
 )
-from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat
-from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
-from pyrodrop.devices import processor, seeded
-from pyrodrop.files import whole
 from pyrodrop.steps import Arguments, Group, does_more
 
 _log = logging.getLogger("pyrodrop")

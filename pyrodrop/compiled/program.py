@@ -31,7 +31,6 @@ import torch
 from torch import Tensor, fx
 
 from pyrodrop.changes import put_back
-from pyrodrop.compiled.private_apis import script, scripts_as_they_are, without_validation
 from pyrodrop.compiled.record import (
     Recording,
     Untraceable,
@@ -45,6 +44,7 @@ from pyrodrop.compiled.record import (
 )
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
+from pyrodrop.private_apis import script, scripts_as_they_are, without_validation
 from pyrodrop.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")

@@ -29,9 +29,8 @@ from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.changes import written
-from pyrodrop.compiled.private_apis import COUNT, stand_in, without_dispatch
 from pyrodrop.inputs import over_tensors
-from pyrodrop.private_apis import arguments_of, intercepted
+from pyrodrop.private_apis import COUNT, arguments_of, intercepted, stand_in, without_dispatch
 
 N = TypeVar("N")
 T = TypeVar("T")

@@ -21,9 +21,9 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
 from pyrodrop.compiled.inductor import spell_out_thin_products
-from pyrodrop.compiled.private_apis import Compiled
 from pyrodrop.compiled.program import Noise
 from pyrodrop.compiled.steps import Prepared, Steps
+from pyrodrop.private_apis import Compiled
 from pyrodrop.steps import Batch, Call
 
 X = torch.randn(45, 3, generator=torch.Generator().manual_seed(1))

@@ -12,9 +12,9 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
-from pyrodrop.compiled.private_apis import Compiled
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
+from pyrodrop.private_apis import Compiled
 
 X = torch.linspace(-2, 2, 23)[:, None] * torch.tensor([1.0, -0.5])
 Y = X.sin().sum(1, keepdim=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyrodrop import cache
 from pyrodrop.compiled import Untraceable, inductor
-from pyrodrop.compiled.private_apis import Compiled
+from pyrodrop.private_apis import Compiled
 
 FIT = """
 import sys, torch, pyrodrop

@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.compiled import Untraceable, pure
-from pyrodrop.compiled.private_apis import script, scripts_as_they_are
 from pyrodrop.compiled.program import simplified
 from pyrodrop.compiled.record import Unrecordable, recorded
+from pyrodrop.private_apis import script, scripts_as_they_are
 
 HELD = torch.tensor([0.5, 2.0, 1.0, 3.0])
 
