@@ -142,7 +142,6 @@ class Contents:
         self.places: list[Place] = []
         self.containers: list[tuple[Any, Any, str]] = []  # lists, sets and dictionaries, with a copy and a name
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # those of objects, with a copy
-        self._quiet = False  # whether what is found is only put back, and not compared
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
@@ -155,9 +154,7 @@ class Contents:
             modules = dict(program.named_modules(set(self.modules.values()), role))
             self.modules |= modules
             for name, module in modules.items():
-                self._quiet = isinstance(module, LocalModule)
-                if not (self._quiet and _of_library(type(module).__module__)):  # whose attributes only cache results
-                    self._object(module, name)
+                self._object(module, name)
 
     def _counts(self, name: str, value: Any) -> bool:
         """Whether an attribute is compared, and put back."""
@@ -167,10 +164,10 @@ class Contents:
         """The name of something that code names and that has changed; empty if nothing has."""
         for read, _, name, value in self.places:
             now = read()
-            if now is not value and name and not _same(now, value, self._code):
+            if now is not value and not _same(now, value, self._code):
                 return name
         for container, items, name in self.containers:
-            if name and len(items) <= _ITEMS and not _same_items(container, items, self._code):
+            if len(items) <= _ITEMS and not _same_items(container, items, self._code):
                 return name
         for attributes, before in self._attributes:
             new = attributes.keys() - before.keys() if len(attributes) != len(before) else ()
@@ -239,7 +236,7 @@ class Contents:
 
     def _container(self, value: Any, path: str) -> None:
         if not isinstance(value, tuple | frozenset):
-            self.containers.append((value, copy.copy(value), "" if self._quiet else path.rpartition(".")[2]))
+            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
         of_dict = isinstance(value, dict)
         for number, item in enumerate(list(value)[:_VISITED]):
             key, item = (item, value[item]) if of_dict else (number, item)
@@ -255,8 +252,9 @@ class Contents:
     def _object(self, value: Any, path: str) -> None:
         """Note the attributes of an object and of its class."""
         attributes = getattr(value, "__dict__", {})
-        caches = isinstance(value, Transform)  # which keep what they have computed, in attributes with an underscore
-        if not (caches or self._quiet):
+        # which keep what they have computed, in attributes with an underscore
+        caches = isinstance(value, Transform) or (not self._code and isinstance(value, LocalModule))
+        if not caches:
             self._attributes.append((attributes, dict(attributes)))
         for name, attribute in list(attributes.items()):
             if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
@@ -309,7 +307,7 @@ class Contents:
 
     def _note(self, read: Read, write: Write, name: str, path: str) -> None:
         value = read()
-        self.places.append((read, write, "" if self._quiet else name, value))
+        self.places.append((read, write, name, value))
         self._visit(value, f"{path}.{name}")
 
     def _skips(self, module: str | None) -> bool:

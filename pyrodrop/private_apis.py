@@ -328,78 +328,51 @@ def script(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
     Raises:
         NotImplementedError: an operation has no form in TorchScript; or this PyTorch has none (it is deprecated since 2.9).
     """
-    if not hasattr(_c, "_create_function_from_graph"):
+    if not hasattr(torch.jit, "CompilationUnit"):
         raise NotImplementedError("this PyTorch has no TorchScript")
-    made, tensor = _c.Graph(), _c.TensorType.get()
-    constants: dict[tuple[str, str], Any] = {}
-    known: dict[fx.Node, Any] = {}  # the value of each node, or a list of values
-
-    def added(node: Any, kind: Any) -> list[Any]:
-        made.appendNode(node)
-        results = list(node.outputs())
-        for result in results:
-            result.setType(kind)
-        return results
-
-    def listed(values: list[Any], kind: Any) -> Any:
-        return added(made.create("prim::ListConstruct", values, 1), _c.ListType(kind))[0]
-
-    def constant(value: Any, kind: str) -> Any:
-        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
-        key = type(value).__name__, repr(value) + (kind if value == [] else "")
-        if key not in constants:
-            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
-            of = [getattr(_c, type_of) for name, type_of in _TYPES.items() if name in kind.lower()]
-            constants[key] = listed([], of[0].get()) if value == [] else made.insertConstant(number)
-        return constants[key]
-
-    def argument(value: Any, kind: str) -> Any:
-        """The value of an argument of this type."""
-        if isinstance(value, fx.Node):
-            return known[value]
-        if isinstance(value, tuple | list) and any(isinstance(one, fx.Node | None) for one in value):
-            optional = "Optional[Tensor]" in kind.removeprefix("Optional[List[")
-            return listed([argument(one, "") for one in value], _c.OptionalType(tensor) if optional else tensor)
-        if "float" in kind and value is not None:
-            value = [float(one) for one in value] if isinstance(value, tuple | list) else float(value)
-        return constant(list(value) if isinstance(value, tuple) else value, kind)
-
-    def call(node: fx.Node) -> Any:
-        operation: Any = node.target
-        if operation is operator.getitem:
-            return known[node.args[0]][node.args[1]]  # type: ignore[index]
-        kinds = [str(each.type) for each in operation._schema.arguments]
-        if any(k == "Tensor" and isinstance(v, int | float) for k, v in zip(kinds, node.args, strict=False)):
-            operation = operation.overloadpacket.Scalar  # a number in place of a tensor
-        schema, values = operation._schema, []
-        for place, each in enumerate(schema.arguments):
-            named = node.kwargs.get(each.name, each.default_value)
-            values.append(argument(node.args[place] if place < len(node.args) else named, str(each.type)))
-        returns = [str(result.type) for result in schema.returns]
-        lists = returns == ["List[Tensor]"]
-        if not lists and any(kind != "Tensor" for kind in returns):
-            raise NotImplementedError(f"{operation} with results {', '.join(returns)}")
-        creating = made.create(schema.name, values, len(returns))
-        results = added(creating, _c.ListType(tensor) if lists else tensor)
-        if creating.schema() != str(schema):
-            raise NotImplementedError(f"{operation} with these arguments, for which it has {creating.schema()}")
-        if lists:
-            return added(made.create("prim::ListUnpack", results, node.meta[COUNT]), tensor)
-        return results[0] if len(results) == 1 else results
-
+    inputs = [f"{node.name}: Tensor" for node in graph.nodes if node.op == "placeholder"]
+    lines, wanted = [f"def step({', '.join(inputs)}) -> List[Tensor]:"], []
+    for node in graph.nodes:
+        target: Any = node.target
+        if target is operator.getitem:
+            lines.append(f"  {node.name} = {node.args[0]}[{node.args[1]}]")
+        elif node.op == "call_function":
+            pairs = zip(node.args, target._schema.arguments, strict=False)
+            if any(str(each.type) == "Tensor" and isinstance(value, int | float) for value, each in pairs):
+                target = target.overloadpacket.Scalar  # a number in place of a tensor
+            values = []
+            for place, each in enumerate(target._schema.arguments):
+                named = node.kwargs.get(each.name, each.default_value)
+                code = _code_of(node.args[place] if place < len(node.args) else named, str(each.type))
+                values.append(f"{each.name}={code}" if each.kwarg_only else code)
+            lines.append(f"  {node.name} = torch.ops.{target._schema.name.replace('::', '.')}({', '.join(values)})")
+            wanted.append(str(target._schema).partition("(")[0])
+        elif node.op == "output":
+            lines.append(f"  return {_code_of(node.args[0], 'Tensor')}")
     try:
-        for node in graph.nodes:
-            if node.op == "placeholder":
-                known[node] = made.addInput()
-                known[node].setType(tensor)
-            elif node.op == "call_function":
-                known[node] = call(node)
-            else:
-                made.registerOutput(listed([known[one] for one in node.args[0]], tensor))  # type: ignore[union-attr]
-        made.lint()
-        return _c._create_function_from_graph("step", made)  # type: ignore[no-any-return]
-    except (RuntimeError, TypeError, AttributeError, IndexError) as error:  # whatever PyTorch raises for it
+        step = torch.jit.CompilationUnit("\n".join([*lines, ""])).step
+    except RuntimeError as error:
         raise NotImplementedError(f"TorchScript has no form of it: {error}") from error
+    names = [node.schema().partition("(")[0] for node in step.graph.nodes() if node.kind() != "aten::__getitem__"]
+    made = [name.removesuffix("_hacked_twin") for name in names if name]  # by which a list has no None
+    if made != wanted:
+        other = next((name for name in made if name not in wanted), "fewer operations")
+        raise NotImplementedError(f"TorchScript has {other} in place of one of its operations")
+    return step  # type: ignore[no-any-return]
+
+
+def _code_of(value: Any, kind: str) -> str:
+    """An argument of an operation in TorchScript; `kind` is its type."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_code_of(one, kind) for one in value)}]"
+    if isinstance(value, torch.device):
+        return f"torch.device('{value}')"
+    if isinstance(value, torch.memory_format):
+        return str(_MEMORY_FORMATS[value])
+    if isinstance(value, bool) and "number" in kind:
+        raise NotImplementedError("TorchScript makes a whole number of a truth value")
+    value = float(value) if isinstance(value, int | float) and "float" in kind else value
+    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def scripts_as_they_are() -> AbstractContextManager[None]:
@@ -408,8 +381,6 @@ def scripts_as_they_are() -> AbstractContextManager[None]:
     return nullcontext() if execution is None else execution(False)
 
 
-COUNT = "count"  # key in the `meta` of a node with several results, for their number
-_TYPES = {"int": "IntType", "float": "FloatType", "bool": "BoolType"}
 _MEMORY_FORMATS = {
     torch.contiguous_format: 0,
     torch.preserve_format: 1,

@@ -30,7 +30,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.changes import written
 from pyrodrop.inputs import over_tensors
-from pyrodrop.private_apis import COUNT, arguments_of, intercepted, stand_in, without_dispatch
+from pyrodrop.private_apis import arguments_of, intercepted, stand_in, without_dispatch
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -260,7 +260,6 @@ class _Recorder:
                 return known
             return _wrapped(result, node, fixed, number, given)
         if isinstance(result, tuple | list):
-            node.meta[COUNT] = len(result)
             return type(result)(
                 self._results(one, self._part(node, place), same, fixed, given=given)
                 if isinstance(one, Tensor)

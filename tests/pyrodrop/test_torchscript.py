@@ -15,10 +15,10 @@ from pyrodrop.torchscript import stand_in
 HIDDEN = """
 import sys, torch
 own = {name: getattr(torch.jit, name) for name in ("is_tracing", "ScriptModule", "ScriptFunction")}
-gone = "script trace script_if_tracing TracerWarning script_method trace_module optimized_execution"
+gone = "script trace script_if_tracing TracerWarning script_method trace_module optimized_execution CompilationUnit"
 for name in (*gone.split(), *own):
     delattr(torch.jit, name)
-del torch._C._get_tracing_state, torch._C._create_function_from_graph
+del torch._C._get_tracing_state
 """
 FITS = """
 import pyro, pyrodrop, pyro.contrib.gp

@@ -91,6 +91,17 @@ def test_a_recording_is_the_function_in_every_form(name: str, dtype: torch.dtype
                 torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
 
 
+def test_numbers_in_torchscript_are_those_of_the_graph() -> None:
+    """The same float64 numbers; a truth value would become a whole number, of another dtype."""
+    numbers = (0.1, -1e-300, 5e-324, -0.0, math.pi * 1e300, -math.inf, math.nan)
+    graph = recorded(lambda x: [torch.full_like(x, number) for number in numbers], [torch.zeros(1).double()]).graph
+    got = torch.cat(list(script(graph)(torch.zeros(1).double())))
+    torch.testing.assert_close(got, torch.tensor(numbers, dtype=torch.float64), rtol=0, atol=0, equal_nan=True)
+    assert got.signbit().tolist()[:4] == [False, True, False, True]
+    with pytest.raises(NotImplementedError, match="truth value"):
+        script(recorded(lambda x: [torch.full_like(x, True)], [torch.zeros(1)]).graph)
+
+
 @pytest.mark.parametrize(
     "network",
     [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8).eval(), nn.ReLU(), nn.Linear(8, 1)), nn.GRU(3, 4),
