@@ -4,12 +4,12 @@
 
 Blocks have a size that depends on the weights alone, so that a seed gives the same functions at any x. The network runs once
 on one point to record the size of every tensor. One after the first noise exists once per draw and point, one before it once
-per point, so that a tile of t draws and n points needs
+per point, and noise on a weight once per draw, so that a tile of t draws and n points needs
 
-    2 t n a + 2 n b        elements
+    t (2 n a + max_i min(n x_i, w_i)) + 2 n b        elements
 
-where a is the size of a point's largest tensor after the first noise, and b of its largest before. Layers before the first
-noise are computed once per tile.
+where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
+of the input and the weight of noisy weight i. Layers before the first noise are computed once per tile.
 
 Weights that are drawn whole are read once per tile. If they have more than n a elements, a tile gets fewer draws before it
 gets fewer points. Convolutions whose kernels differ between draws are faster one after the other: on the CPU such a tile has
@@ -18,6 +18,7 @@ one draw. Neither applies where draws share layers before the noise, or where a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -165,7 +166,9 @@ class Cost(TorchFunctionMode):
 
     Attributes:
         before: size of the largest tensor before the first noise.
-        after: size of the largest tensor after the first noise, and of the inputs that noise multiplies.
+        after: size of the largest tensor after the first noise.
+        noisy: for every weight with unit noise, the sizes of its input and of the weight; the latter is infinite if the
+            noise can only be applied to the input.
         whole: size of all weights that are drawn whole.
         apart: whether a convolution has a separate kernel for each draw.
         layers: whether a layer comes before the first noise, so that draws share it.
@@ -174,6 +177,7 @@ class Cost(TorchFunctionMode):
     def __init__(self, drawn: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.before = self.after = 1
+        self.noisy: list[tuple[int, float]] = []
         self.apart = self.layers = self._noisy = False
         self.whole = sum(value.numel() for value in drawn if not isinstance(value, LazyWeight))
         self._drawn = {id(value) for value in drawn}
@@ -182,23 +186,29 @@ class Cost(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         arguments = tensors_in((args, kwargs))
         if isinstance(result, Tensor) and not isinstance(result, LazyWeight):
-            sizes, lazy = [result.numel()], any(isinstance(leaf, LazyWeight) for leaf in arguments)
-            if lazy or any(id(leaf) in self._drawn for leaf in arguments):
+            lazy = next((leaf for leaf in arguments if isinstance(leaf, LazyWeight)), None)
+            if lazy is not None or any(id(leaf) in self._drawn for leaf in arguments):
                 self._noisy = True
-                self.apart |= func in _CONVOLUTIONS and not lazy and id(arguments[1]) in self._drawn
-            if lazy:
-                sizes += [leaf.numel() for leaf in arguments if not isinstance(leaf, LazyWeight)]
+                self.apart |= func in _CONVOLUTIONS and lazy is None and id(arguments[1]) in self._drawn
+            if lazy is not None:
+                inputs = max((leaf.numel() for leaf in arguments if leaf is not lazy), default=1)
+                self.noisy.append((inputs, lazy.numel() if lazy.dim() == 2 else math.inf))
             if self._noisy:
-                self.after = max(self.after, *sizes)
+                self.after = max(self.after, result.numel())
             else:
-                self.before = max(self.before, *sizes)
+                self.before = max(self.before, result.numel())
         self.layers |= func in _LAYERS and not self._noisy
         return result
+
+    def elements(self, draws: int, points: int) -> float:
+        """The number of elements that a tile needs."""
+        noise = max((min(points * inputs, weight) for inputs, weight in self.noisy), default=0)
+        return draws * (2 * points * self.after + noise) + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
         """The tile, in draws and points, of at most `most` elements. Its longer side is halved until it fits, or the number
         of draws where weights are larger than the activations of the points."""
-        while 2 * points * (draws * self.after + self.before) > most and draws * points > 1:
+        while self.elements(draws, points) > most and draws * points > 1:
             if draws >= points or (draws > 1 and self.whole > points * self.after):
                 draws = -(-draws // 2)
             else:
@@ -226,8 +236,8 @@ def drawn(model: Any, guide: Any, x: Inputs | None, num_draws: int, device: torc
     Raises:
         ValueError: the guide does not sample every weight, or a weight has another shape than in the model; as `masks_of`.
     """
-    example = None if x is None else example_of(model, x, device)
-    masks = {} if x is None else masks_of(model, example, mixes_examples(model, x))
+    example: Any = None if x is None else example_of(model, x, device)
+    masks: Masks = {} if x is None else masks_of(model, example, mixes_examples(model, x))
     sites = model.weight_sites()
     like = next(iter(sites.values()))
     inside = any(shape is None for _, shape in masks.values())

@@ -57,7 +57,7 @@ def functions_of(
     if x is not None:
         x = check_inputs(x)
         check_width(x, model.in_features)
-    if read and mixes_examples(model, x):
+    if read and x is not None and mixes_examples(model, x):
         raise ValueError(
             "the masks of this network, whose rows depend on each other, are those of one number of rows: use predict"
         )

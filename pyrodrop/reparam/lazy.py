@@ -52,10 +52,6 @@ class LazyReparam(Reparam):
 
     one_weight = False
 
-    def whole_for_rows(self, q: Any) -> bool:
-        """Whether the weight itself is sampled if several rows of an example share it."""
-        return False
-
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
         """f(x, w) for w ~ q with the noise of this strategy, without bias."""
         raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")

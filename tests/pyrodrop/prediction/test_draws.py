@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyro
@@ -190,36 +190,40 @@ def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) 
     assert tiles == [(3, 2, 1)] * 8
 
 
-def cost(before: int = 1, after: int = 1, whole: int = 0) -> Cost:
+def cost(before: int = 1, after: int = 1, whole: int = 0, noisy: Sequence[tuple[int, float]] = ()) -> Cost:
     cost = Cost([])
-    cost.before, cost.after, cost.whole = before, after, whole
+    cost.before, cost.after, cost.whole, cost.noisy = before, after, whole, list(noisy)
     return cost
 
 
-def test_the_inputs_that_noise_multiplies_are_tensors_after_it() -> None:
-    """Of a point: 3 inputs and 5 units before the noise of the second layer; its 5 inputs and 4 units after it."""
+def test_the_elements_of_a_tile_by_hand() -> None:
+    """t (2 n a + max_i min(n x_i, w_i)) + 2 n b, where the second weight's noise can only be on its input."""
+    assert cost(20, 10, noisy=[(10, 500), (30, math.inf)]).elements(4, 7) == 4 * (2 * 7 * 10 + 7 * 30) + 2 * 7 * 20
+    assert cost(20, 10, noisy=[(100, 500), (30, math.inf)]).elements(4, 7) == 4 * (140 + 500) + 280
+    assert cost(20, 10).elements(4, 7) == 4 * 140 + 280
+
+
+def test_the_sizes_of_a_points_tensors() -> None:
+    """5 units before the noise of the second layer, of 5 inputs and 20 weights; and 4 units after it."""
     model, guide = make("mlp", "hidden")
     (block,) = drawn(model, guide, some("mlp", 1), 4, CPU)
-    counted = block.cost(some("mlp", 1))
-    assert (counted.before, counted.after, counted.whole, counted.layers, counted.apart) == (5, 5, 0, True, False)
+    seen = block.cost(some("mlp", 1))
+    assert (seen.before, seen.after, seen.noisy) == (5, 4, [(5, 20), (4, 8)])
+    assert (seen.whole, seen.layers, seen.apart) == (0, True, False)
 
 
 @pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
 def test_tiles_fit_their_budget(most: int) -> None:
-    """2 t n a + 2 n b elements."""
-    draws, points = cost(20, 10).tile(100, 3000, most)
+    counted = cost(20, 10, noisy=[(10, 500), (30, math.inf)])
+    draws, points = counted.tile(100, 3000, most)
     assert 1 <= draws <= 100
     assert 1 <= points <= 3000
-
-    def numbers(draws: int, points: int) -> int:
-        return 2 * draws * points * 10 + 2 * points * 20
-
     if most == 1:
         assert (draws, points) == (1, 1)
         return
-    assert numbers(draws, points) <= most
+    assert counted.elements(draws, points) <= most
     larger = (2 * draws - 1, points) if draws > points else (draws, 2 * points - 1)  # before the last halving, at least
-    assert (draws, points) == (100, 3000) or numbers(*larger) > most
+    assert (draws, points) == (100, 3000) or counted.elements(*larger) > most
     assert ((draws, points) == (100, 3000)) == (most == 10**9)
 
 
