@@ -430,9 +430,7 @@ class NetworkModel(Part, LocalModule):
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
             lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
-                of_site = weight.distribution
-                whole = name in properties.rows and of_site.strategy.whole_for_rows(of_site.base)
-                of_site.examples = (None,) if whole else properties.axes[name]
+                weight.distribution.examples = properties.axes[name]
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples

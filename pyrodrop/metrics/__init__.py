@@ -24,17 +24,13 @@ from pyrodrop.metrics.regression import (
     coverage,
     crps,
     energy_score,
-    interval_width,
-    log_predictive_density,
     pit,
     regression_scores,
     rmse,
-    sharpness,
 )
 from pyrodrop.metrics.uncertainty import (
     Uncertainty,
     entropy_split,
-    expected_entropy,
     mutual_information,
     predictive_entropy,
     variance_split,
@@ -59,9 +55,6 @@ __all__ = [
     "ece",
     "energy_score",
     "entropy_split",
-    "expected_entropy",
-    "interval_width",
-    "log_predictive_density",
     "mutual_information",
     "negative_log_likelihood",
     "pit",
@@ -69,7 +62,6 @@ __all__ = [
     "regression_scores",
     "risk_coverage",
     "rmse",
-    "sharpness",
     "variance_split",
 ]
 

@@ -17,22 +17,20 @@ https://doi.org/10.1111/j.1467-9868.2007.00587.x.
 
 from __future__ import annotations
 
-import math
-
 import scoringrules
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real, real_or_tensor, shown, within
+from pyrodrop.arguments import instance, real, within
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.shapes import elements, support_of
-from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import quantiles_over_draws
 
 _DRAWS = 1000  # samples of y for scores that need samples
+_ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of the interval whose width is scored
 _PAIRS = 1_000_000  # pairs of samples that are processed at a time
 
 
@@ -50,31 +48,6 @@ def rmse(mean: Tensor, y: Tensor) -> float:
     if mean.shape != y.shape:
         raise ValueError(f"mean and y must have the same shape; got {tuple(mean.shape)} and {tuple(y.shape)}")
     return float((check_finite("mean", mean).double() - check_finite("y", y).double()).square().mean().sqrt())
-
-
-def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> Tensor:
-    """ln p(y_n | x_n) in nats for a Gaussian likelihood, averaged over T samples of the function: ``[N]``.
-
-    Args:
-        f: samples of the function, ``[T, N, D]``.
-        y: observations, ``[N, D]``.
-        precision: tau, in the units of y to the power -2: a number, or one per row, ``[N]``.
-
-    Raises:
-        ValueError: the shapes do not match, a value is not finite, or the precision is not positive.
-        TypeError: an argument is no array of numbers.
-    """
-    f, y = check_finite("f", tensor_of(f, "f")), check_finite("y", tensor_of(y, "y"))
-    if f.dim() != 3 or f.shape[1:] != y.shape:
-        raise ValueError(
-            f"f and y must be samples [T, N, D] and observations [N, D]; got {tuple(f.shape)} and {tuple(y.shape)}"
-        )
-    real_or_tensor(precision, "precision", "one over the variance of the observation noise", above=0)
-    tau = torch.as_tensor(precision, dtype=f.dtype, device=f.device)
-    if tau.dim() and tau.shape != y.shape[:1]:
-        raise ValueError(f"precision must be a number or one per row, [{len(y)}]; got shape {list(tau.shape)}")
-    exponent = -tau / 2 * (y - f).square().sum(-1)
-    return torch.logsumexp(exponent, 0) - math.log(len(f)) + y.shape[-1] / 2 * torch.log(tau / (2 * math.pi))
 
 
 def crps(draws: Tensor, y: Tensor) -> float:
@@ -146,37 +119,10 @@ def coverage(pit_values: Tensor, level: float) -> float:
     Raises:
         ValueError: `level` is outside (0, 1), or a value outside [0, 1] or not finite.
     """
-    _check_level(level)
+    real(level, "level", "the probability of a central interval", above=0, below=1)
     pit_values = check_finite("pit_values", tensor_of(pit_values, "pit_values"))
     within(pit_values, "pit_values", "the result of pit", least=0, most=1)
     return float(((pit_values - 0.5).abs() <= level / 2).double().mean())
-
-
-def interval_width(draws: Tensor, level: float) -> float:
-    """Mean width of the central interval of probability `level`, in the units of y.
-
-    Args:
-        draws: samples of y from the prediction, ``[S, N, ...]``.
-        level: probability of the interval, in (0, 1).
-
-    Raises:
-        ValueError: `level` is outside (0, 1), or a sample is not finite.
-    """
-    _check_level(level)
-    draws = check_finite("draws", tensor_of(draws, "draws"))
-    low, high = quantiles_over_draws(draws, torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double())
-    return float((high - low).mean())
-
-
-def sharpness(prediction: Prediction) -> float:
-    """Square root of the mean variance of y, including observation noise, in the units of y; lower is sharper.
-
-    Raises:
-        TypeError: `prediction` is no `Prediction` or `Moments`, or y has no closed-form variance.
-    """
-    if not isinstance(prediction, Prediction | Moments):
-        raise TypeError(f"prediction must be a Prediction or Moments; got {shown(prediction)}")
-    return float(prediction.variance.double().mean().sqrt())
 
 
 def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
@@ -221,7 +167,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         "crps": crps(draws, y),
         "coverage_50": coverage(transformed, 0.5),
         "coverage_95": coverage(transformed, 0.95),
-        "width_95": interval_width(draws, 0.95),
+        "width_95": float((quantiles_over_draws(draws, _ENDS).diff(dim=0)).mean()),
         "sharpness": float(variance.double().mean().sqrt()),
     }
     return scores if together is None else scores | {"energy_score": energy_score(*together)}
@@ -236,7 +182,3 @@ def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             f"{tuple(draws.shape)} and {tuple(y.shape)}"
         )
     return check_finite("draws", draws), check_finite("y", y)
-
-
-def _check_level(level: float) -> None:
-    real(level, "level", "the probability of a central interval", above=0, below=1)

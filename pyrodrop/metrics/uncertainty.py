@@ -65,20 +65,6 @@ def predictive_entropy(predicted: Predicted) -> Tensor:
     return _entropy(class_probabilities(predicted))
 
 
-def expected_entropy(predicted: Predicted) -> Tensor:
-    """mean_t H[y | f_t], the entropy of the class probabilities of a sample, averaged over samples, in nats: ``[N]``.
-
-    Raises:
-        ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
-    """
-    if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
-        raise ValueError(
-            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got "
-            f"probabilities of shape {tuple(p.shape)}, which are already averaged"
-        )
-    return mean_over_draws(predicted, _entropy)
-
-
 def mutual_information(predicted: Predicted) -> Tensor:
     """I[y; f] = H[y] - mean_t H[y | f_t] in nats, between 0 and min(ln C, ln T): ``[N]``."""
     return entropy_split(predicted).epistemic
@@ -93,7 +79,12 @@ def entropy_split(predicted: Predicted) -> Uncertainty:
     Raises:
         ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
     """
-    total, aleatoric = predictive_entropy(predicted), expected_entropy(predicted)
+    if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
+        raise ValueError(
+            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got "
+            f"probabilities of shape {tuple(p.shape)}, which are already averaged"
+        )
+    total, aleatoric = predictive_entropy(predicted), mean_over_draws(predicted, _entropy)
     return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # below 0 only by rounding
 
 

@@ -52,10 +52,6 @@ class LazyReparam(Reparam):
 
     one_weight = False
 
-    def whole_for_rows(self, q: Any) -> bool:
-        """Whether the weight itself is sampled if several rows of an example share it."""
-        return False
-
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
         """f(x, w) for w ~ q with the noise of this strategy, without bias."""
         raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")
@@ -253,7 +249,7 @@ class LazyDistribution(TorchDistribution):
         if self.pushed and not self.strategy.one_weight:
             raise ValueError(
                 f"weight {self.name!r} is used a second time, and its noise per example cannot be the same in both uses: "
-                "train a tied or recurrent weight with estimator='shared', and predict with joint=True; if the second use "
+                "train a tied or recurrent weight with estimator='shared'; if the second use "
                 "is the prior's, wrap both model and guide, as reparam.reparameterize does"
             )
 

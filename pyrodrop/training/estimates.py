@@ -33,7 +33,7 @@ from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
-from pyrodrop.prediction.predict import rows_at_once
+from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.steps import Arguments, Batch
 from pyrodrop.training.result_data import TrainingData
 from pyrodrop.training.rows import arguments_of, takes_num_data
@@ -88,7 +88,7 @@ class Objective(_Estimate):
     kl_weight: float = 1.0
 
 
-class Draws:
+class Terms:
     """The terms of the ELBO for draws from the guide of a fit, in evaluation mode, on all of the data.
 
     Args:
@@ -186,7 +186,7 @@ def elbo_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> Elbo:
         scale, convention = _scale_and_convention(fit.model, fit.guide, arguments)
         terms, notes = (value / scale, se / scale, math.nan, math.nan), _notes(scale)
     else:
-        draws = Draws(fit, data, num_samples, seed, whole=True)
+        draws = Terms(fit, data, num_samples, seed, whole=True)
         noise = tuple(fit.model.dropouts.noise) if isinstance(fit.model, TrainedNetwork) else ()
         notes = _notes(draws.scale, fit.settings.get("noise_by_row") or (), noise)
         convention = worst(factor.convention for factor in draws.factors)
@@ -226,7 +226,7 @@ def objective_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> O
             f"the file of a fit does not have the loss object it was trained with, {fit.settings['objective']}: "
             "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
         )
-    draws = Draws(fit, data, num_samples, seed, whole=False)
+    draws = Terms(fit, data, num_samples, seed, whole=False)
     kl_weight = float(fit.history[-1, 2]) if len(fit.history) else 1.0
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})

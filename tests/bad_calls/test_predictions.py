@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
-from .shared import N, X, Y, fit, mlp, of_classes, prediction, replicates
+from .shared import N, X, Y, mlp, of_classes, prediction, replicates
 
 ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 CLASSES = torch.tensor([0, 1, 1])
@@ -29,7 +29,7 @@ SCORES: dict[str, Callable[..., Any]] = {
         "calibration_curve",
     )
 }  # fmt: skip
-ENTROPIES = {name: getattr(metrics, name) for name in ("expected_entropy", "mutual_information", "entropy_split")}
+ENTROPIES = {name: getattr(metrics, name) for name in ("mutual_information", "entropy_split")}
 NO_PROBABILITIES: dict[str, Any] = {
     r"must lie in \[0, 1\] and sum to 1 .*got values from -1 to 2": torch.tensor([[2.0, -1.0]] * 3),
     r"must have shape \[N, C\], or \[T, N, C\] .*got \(3,\)": torch.ones(3),
@@ -57,11 +57,9 @@ NO_NUMBERS: dict[str, Any] = {
 NUMBERS: dict[str, Callable[[Any], Any]] = {
     "rmse-mean": lambda v: metrics.rmse(v, ONES),
     "rmse-y": lambda v: metrics.rmse(ONES, v),
-    "log_predictive_density-y": lambda v: metrics.log_predictive_density(EACH, v, 1.0),
     "crps-y": lambda v: metrics.crps(EACH, v),
     "energy_score-y": lambda v: metrics.energy_score(EACH, v),
     "coverage-pit_values": lambda v: metrics.coverage(v, 0.5),
-    "interval_width-draws": lambda v: metrics.interval_width(v, 0.5),
     "of_draws-f": lambda v: pyrodrop.Prediction.of_draws(v, Gaussian(1.0)),
 }
 
@@ -72,10 +70,6 @@ def of_draws(f: Any, likelihood: Any = None, **more: Any) -> Any:
 
 def made(value: Any) -> Any:
     return value() if value is prediction else value
-
-
-def density(f: Any = EACH, y: Any = ONES, precision: Any = 1.0) -> Any:
-    return metrics.log_predictive_density(f, y, precision)
 
 
 F, AT = torch.zeros(2, 3, 1), dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)
@@ -115,14 +109,7 @@ REFUSED: Table = {
             lambda: metrics.rmse(ONES, torch.ones(4, 2)),
             r"mean and y must have the same shape; got \(3, 2\) and \(4, 2\)",
         ),
-        (lambda: density(f=ONES), r"samples \[T, N, D\] and observations \[N, D\]; got \(3, 2\)"),
-        (
-            lambda: density(precision=torch.ones(2)),
-            r"precision must be a number or one per row, \[3\]; got shape \[2\]",
-        ),
-        (lambda: density(precision=torch.tensor([1.0, -1.0, 1.0])), "precision .*got values from -1"),
         (lambda: metrics.crps(EACH, torch.ones(4, 2)), r"samples \[S, ...\] and observations \[...\] of one shape"),
-        (lambda: metrics.sharpness(fit()), "prediction must be a Prediction or Moments; got"),  # type: ignore[arg-type]
         (lambda: metrics.variance_split(of_classes()), "a distribution of y with a finite variance; got Categorical"),
         (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
         (lambda: metrics.conformal(prediction(), Y, groups=["a"]), "groups must have one label for each of the 8 rows"),
@@ -177,7 +164,7 @@ def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
 
 
-@pytest.mark.parametrize("more", [{}, {"keep": "moments"}, {"joint": False}])
+@pytest.mark.parametrize("more", [{}, {"keep": "moments"}])
 def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
     run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):
@@ -196,7 +183,6 @@ def test_forms_of_labels_and_probabilities(name: str) -> None:
 
 
 def test_what_only_looks_bad() -> None:
-    assert density(precision=torch.ones(3)).shape == (3,)
     assert 0 < metrics.rmse(ONES, pd.DataFrame(np.zeros((3, 2), np.float32))) < 3
     assert float(metrics.risk_coverage(ONES[:, 0], torch.tensor([True, False, True]))[-1]) == pytest.approx(2 / 3)
     assert bool(metrics.risk_coverage(torch.tensor([torch.inf, 0.0, 1.0]), ONES[:, 0]).isfinite().all())
