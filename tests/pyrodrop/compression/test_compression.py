@@ -41,7 +41,6 @@ NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] =
     "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
     "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
     "conv-net": (lambda: models.ConvNet((1, 28, 28), scale=0.2, **CLASSES), DIGITS),
-    "vgg": (lambda: models.VGG(scale=1 / 16, **CLASSES), (12, 3, 32, 32)),
     "functional": (lambda: models.from_module(Functional(), **CLASSES), DIGITS),
     "biases-with-prior": (lambda: models.MLP([784, 30, 10], bias_prior=priors.ARD(), **CLASSES), PIXELS),
 }
