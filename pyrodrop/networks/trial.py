@@ -476,8 +476,11 @@ def _leaves(output: Tensor) -> list[Tensor]:
     return leaves
 
 
-def close(a: Tensor, b: Tensor) -> bool:
+def close(a: Tensor, b: Tensor, *, largest: float | None = None) -> bool:
     """Whether shapes are equal, and values up to rounding: ``|a - b| <= 1e-4 |b| + 1e-5 max |b|``. NaN equals NaN.
+
+    Args:
+        largest: the tolerance ``|a - b| <= largest max |b|`` instead.
 
     The error of a sum of K terms in float32 is about sqrt(K) u of their size, with u = 2^-24; that of L such sums in a row
     is sqrt(K L) u. It is 6e-6 for ten thousand terms, the bound for entries that cancel, and 6e-5 for a hundred such layers,
@@ -485,7 +488,8 @@ def close(a: Tensor, b: Tensor) -> bool:
     """
     a, b = a.detach(), b.detach()  # a forward may compute gradients
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if b.numel() else 0.0
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+    each, of_largest = (1e-4, 1e-5) if largest is None else (0.0, largest)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=each, atol=of_largest * scale, equal_nan=True)
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:

@@ -29,8 +29,7 @@ from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
-from pyrodrop.reading.found import Found, Passes, find_dropouts, masks_of_a_pass
-from pyrodrop.reading.losses import LossFunction
+from pyrodrop.reading.found import Passes
 from pyrodrop.reading.reading import Reading
 from pyrodrop.threads import exclusive, outside
 
@@ -49,7 +48,7 @@ def read(
     num_data: int,
     weight_decay: WeightDecay | None = None,
     prior: PriorSetting | None = None,
-    loss: Loss | LossFunction | None = None,
+    loss: Loss | None = None,
     input_axes: Mapping[str, int | InputUnits | None] | None = None,
     output: Output | None = None,
 ) -> Reading:
@@ -74,11 +73,10 @@ def read(
             point estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`. Biases and other vectors are then
             point estimates without a prior.
-        loss: the loss of the training, with `weight_decay`: the function itself, ``loss(outputs, y)``, such as
-            ``nn.BCEWithLogitsLoss()``, whose values are compared with the likelihood; or ``mean_nll``, the mean of minus the
-            log likelihood over examples and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data
-            (for minibatches of B examples, pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`. If None,
-            ``mse`` for `likelihoods.Gaussian`, otherwise ``mean_nll``.
+        loss: the loss of the training, with `weight_decay`: ``mean_nll``, the mean of minus the log likelihood over examples
+            and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data (for minibatches of B
+            examples, pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`. If None, ``mse`` for
+            `likelihoods.Gaussian`, otherwise ``mean_nll``. A loss with class weights or label smoothing is no likelihood.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
         output: function that selects the output of a network that returns a tuple or mapping, as in `models.from_module`.
 
@@ -128,20 +126,20 @@ def read(
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
     passes = _passes(network, sites, x, output)
-    found = find_dropouts(passes)
-    if not found.dropouts:
+    passes.find()
+    if not passes.dropouts:
         raise ValueError(
             "the network drops nothing: no call drops units at a rate above 0 in the modes of its modules. Call net.train() "
             "before pyrodrop.read, which runs BatchNorm in evaluation mode all the same; a network without dropout gets a "
             "posterior of its own by models.from_module and a guide"
         )
-    outputs, drawn = _check_passes(passes, found)
+    outputs, drawn = _check_passes(passes)
     units = assign_input_units(network, parameters, input_axes)
     units = {name: units[name] for name in parameters.weights if name in sites}
     try:
-        planned = carriers(passes.in_double_precision(), found, units, parameters.vectors)
+        planned = carriers(passes.in_double_precision(), units, parameters.vectors)
     except RuntimeError:  # the network creates tensors of a fixed dtype
-        planned = carriers(passes, found, units, parameters.vectors)
+        planned = carriers(passes, units, parameters.vectors)
     c = None if decays is None else strength(loss, likelihood, num_data, outputs)
     for module in network.modules():
         module.training = module in passes.stays
@@ -155,7 +153,7 @@ def read(
     model.to(where).eval()
     guide.to(where)
     _check_reading(model, guide, passes, planned, drawn)
-    model.remember(x, replace(found.properties, maps=passes.maps))
+    model.remember(x, replace(passes.found, maps=passes.maps))
     return Reading(
         model=model,
         guide=guide,
@@ -193,15 +191,15 @@ class _Drawn:
     output: Tensor
 
 
-def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
+def _check_passes(passes: Passes) -> tuple[Tensor, _Drawn]:
     """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ.
 
     Returns:
         The output of that pass; and masks for all examples, or for each where none for all exists, with other weights, by
         which `_check_reading` checks the reading.
     """
-    want, masks = masks_of_a_pass(passes, found)
-    dropouts = found.dropouts
+    want, masks = passes.of_torch()
+    dropouts = passes.dropouts
     generator, rows = torch.Generator().manual_seed(1), num_rows(passes.x)
     joint, spread = [], []
     for call, mask in zip(dropouts, masks, strict=True):
@@ -218,7 +216,7 @@ def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
     if passes.maps and not close(got, want):  # torch.vmap may give other outputs than separate calls
         passes.maps = False
         got, opposite, output = passes.masked(sets)
-    if not _same(got, want):
+    if not close(got, want, largest=1e-3):
         raise ValueError(
             "with the same masks, the network as it was read does not give the output of its own pass in training mode "
             f"(masks {[tuple(mask.shape) for mask in masks]}; outputs differ by up to "
@@ -231,10 +229,6 @@ def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
             f"{', '.join(call.name.removeprefix('dropout ') for call in dropouts)}"
         )
     return want, _Drawn(joint, sets[2], output)
-
-
-def _same(got: Tensor, want: Tensor) -> bool:
-    return bool(((want - got).abs() <= 1e-3 * want.abs().max()).all())
 
 
 def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
@@ -302,7 +296,7 @@ def _check_reading(
     if passes.maps and not close(want, got):
         passes.maps = False
         (want,) = passes.masked([drawn.run])
-    if not _same(got, want):
+    if not close(got, want, largest=1e-3):
         raise ValueError(
             "the reading of the network does not give the output of its own pass under the same masks (outputs differ by up "
             f"to {float((want - got).abs().max()):.2g}); please report this network"
