@@ -7,8 +7,8 @@ and remove units that no layer reads.
 Every unit of the network has a number. A tensor with the unit of each element accompanies every activation and is flattened
 with it, which shows the unit of each input of the next layer. Units are followed through dense layers and convolutions that
 are called once, batch normalisation, elementwise functions, pooling and flattening. All others, such as the sums in
-a residual stream, keep all units of their inputs and outputs. A constant unit before a convolution that pads with zeros is
-kept, unless it is 0, because its contribution is smaller at the border.
+a residual stream, keep all units of their inputs and outputs. A constant unit before a convolution that pads is kept, unless
+it is 0, because its contribution is smaller at the border.
 """
 
 from __future__ import annotations
@@ -76,13 +76,8 @@ class _Layer:
     reads: Tensor | None
 
     @property
-    def pads_with_zeros(self) -> bool:
-        layer = self.module
-        if isinstance(layer, nn.Linear) or layer.padding_mode != "zeros":
-            return False
-        if isinstance(layer.padding, str):  # "same" pads unless the kernel size is 1
-            return layer.padding != "valid" and max(layer.kernel_size) > 1
-        return any(layer.padding)
+    def pads(self) -> bool:
+        return not isinstance(self.module, nn.Linear) and self.module.padding != (0,) * len(self.module.kernel_size)
 
     def has_weights(self, rows: Tensor) -> Tensor:
         """Which inputs have a weight that is not 0 in some of these rows, ``[in]``."""
@@ -229,7 +224,7 @@ class _Followed(fx.Interpreter):
                 rows, weight = layer.x.flatten(0, -2), layer.module.weight
                 columns = layer.has_weights(torch.ones(len(weight), dtype=torch.bool)) & ~varying[layer.reads]
                 columns &= torch.isclose(rows, rows[:1], rtol=1e-5, atol=1e-7).all(0)  # not where pooling meets padding
-                if layer.pads_with_zeros:
+                if layer.pads:
                     columns &= rows[0] == 0
                 if columns.any():
                     moved = True

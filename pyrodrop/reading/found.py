@@ -8,7 +8,7 @@ with r rows each, whose order the inputs of the call show.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout
-from pyrodrop.networks.trial import Look, Properties, Trial, close, random_module, running
+from pyrodrop.networks.trial import Look, Properties, Trial, close, running
 from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -48,6 +48,10 @@ class Passes(Trial):
     times: list[int]
     uses: dict[str, list[int]]
     found: Properties
+    draws = (
+        "the network draws random numbers that are not masks of dropout{}: put that module in evaluation mode, or draw "
+        "masks by torch.bernoulli with one rate"
+    )
 
     def __init__(
         self,
@@ -68,6 +72,10 @@ class Passes(Trial):
         super().__init__(network, run, {name: values[name] for name in sites})
         self.other = dict(self.weights)
         self.watching = lambda: _Watch(network)
+        self._training = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
+        self._depth: int | None = (
+            1  # of the modules around a call that train: the innermost, all (None), the network's (0)
+        )
         self.values, self.names, self.x, self.output = dict(values), dict(names), x, output
 
     def masked(self, sets: Sequence[tuple[Sequence[Tensor | None], Mapping[str, Tensor]]]) -> Tensor:
@@ -108,6 +116,16 @@ class Passes(Trial):
         exact.dropouts, exact.times, exact.uses = self.dropouts, self.times, self.uses
         return exact
 
+    def first(self) -> Look:
+        """A call in all modes, which must draw nothing but masks; the next one is in those that it requires."""
+        self.stays = self._training
+        look = super().first()
+        if self._depth != 0:
+            self.stays = self._training & {
+                module for _, around, _ in look.seen.calls for _, module in around[: self._depth]
+            }
+        return look
+
     def find(self) -> None:
         """Find every call of the network that drops units, and when the network uses each weight.
 
@@ -118,27 +136,9 @@ class Passes(Trial):
             ValueError: the network cannot be run on its inputs, or drops units in another way for another number of
                 examples.
         """
-        network = self.network
-        every = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
         with seeded(0, next(iter(self.values.values())).device):
-            for depth in (1, None, 0):  # modules around a call: the innermost, all of them, all of the network
-
-                def first(call: Callable[[], Look], depth: int | None = depth) -> Look:
-                    """A call in all modes, which must draw nothing but masks; the next one is in those that it requires."""
-                    self.stays = every
-                    look, culprit = random_module(network, call)
-                    if culprit is not None:
-                        raise Unfit(
-                            f"the network draws random numbers that are not masks of dropout{culprit}: put "
-                            "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
-                        )
-                    if depth != 0:
-                        self.stays = every & {
-                            module for _, around, _ in look.seen.calls for _, module in around[:depth]
-                        }
-                    return look
-
-                self.record(self.x, first)
+            for self._depth in (1, None, 0):
+                self.record(self.x)
                 small, large = self.small, self.large
                 if small.seen.places == large.seen.places:
                     break

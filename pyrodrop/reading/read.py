@@ -125,7 +125,10 @@ def read(
     lengthen(network)
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
-    passes = _passes(network, sites, x, output)
+    values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
+    dtype = next(iter(values.values())).dtype
+    x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+    passes = Passes(network, values, parameters.names, sites, x, output)
     passes.find()
     if not passes.dropouts:
         raise ValueError(
@@ -145,8 +148,25 @@ def read(
         module.training = module in passes.stays
         if module.training:
             module.__dict__[STAYS] = True
-    model = _model(network, parameters, planned, likelihood, c, decays, prior, input_axes, output)
-    carried = Dropouts(planned).carried
+    dropouts = Dropouts(planned)
+    carried = dropouts.carried
+    with torch.no_grad():
+        for name, call in carried.items():  # the means M = W / p
+            network.get_parameter(name).div_(1 - call.drop_rate)
+    bias_prior: dict[str, Prior | None] | None = None
+    if c is not None and decays is not None:
+        prior, bias_prior = _priors(parameters, carried, c, decays)
+    assert prior is not None
+    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
+    model = TrainedNetwork(
+        network,
+        dropouts,
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=likelihood,
+        input_axes={**axes, **(input_axes or {})} or None,
+        output=output,
+    )
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
     singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
     guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
@@ -172,14 +192,6 @@ def _check_choice(weight_decay: Any, prior: Any, loss: Any) -> None:
         )
     if loss is not None and prior is not None:
         raise ValueError("loss belongs to weight_decay, which is not given")
-
-
-def _passes(network: nn.Module, sites: Sequence[str], x: Inputs, output: Output | None) -> Passes:
-    parameters = parameters_of(network)
-    values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
-    dtype = next(iter(values.values())).dtype
-    x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-    return Passes(network, values, parameters.names, sites, x, output)
 
 
 @dataclass(frozen=True)
@@ -239,42 +251,16 @@ def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prio
     return [name for name in parameters.weights if chosen[name] is not None]
 
 
-def _model(
-    network: nn.Module,
-    parameters: Parameters,
-    planned: list[Dropout],
-    likelihood: Likelihood,
-    c: float | None,
-    decays: Mapping[str, float] | None,
-    prior: PriorSetting | None,
-    input_axes: Mapping[str, Any] | None,
-    output: Output | None,
-) -> TrainedNetwork:
-    """The model, with the means M = W / p of the weights that carry masks."""
-    dropouts = Dropouts(planned)
-    carried = dropouts.carried
-    with torch.no_grad():
-        for name, call in carried.items():
-            network.get_parameter(name).div_(1 - call.drop_rate)
-    bias_prior: dict[str, Any] | None = None
-    if c is not None and decays is not None:
-        priors_by_name: dict[str, Prior | None] = {}
-        for name in parameters.trained:
-            keep = 1 - carried[name].drop_rate if name in carried else 1.0
-            priors_by_name[name] = Gaussian(prior_scale(c, decays[name], keep)) if decays[name] > 0 else None
-        prior = {glob.escape(name): priors_by_name[name] for name in parameters.weights}
-        bias_prior = {glob.escape(name): priors_by_name[name] for name in parameters.vectors} or None
-    assert prior is not None
-    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
-    return TrainedNetwork(
-        network,
-        dropouts,
-        prior=prior,
-        bias_prior=bias_prior,
-        likelihood=likelihood,
-        input_axes={**axes, **(input_axes or {})} or None,
-        output=output,
-    )
+def _priors(
+    parameters: Parameters, carried: Mapping[str, Dropout], c: float, decays: Mapping[str, float]
+) -> tuple[dict[str, Prior | None], dict[str, Prior | None] | None]:
+    """The priors of weights and of vectors that the weight decay is, by patterns; None where there are no vectors."""
+
+    def of(names: list[str]) -> dict[str, Prior | None]:
+        keep = {name: 1 - carried[name].drop_rate if name in carried else 1.0 for name in names}
+        return {glob.escape(n): Gaussian(prior_scale(c, decays[n], keep[n])) if decays[n] > 0 else None for n in names}
+
+    return of(parameters.weights), of(parameters.vectors) or None
 
 
 def _check_reading(
