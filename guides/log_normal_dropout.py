@@ -65,8 +65,8 @@ class LogNormalDropout(Guide):
         >>> guide = guides.LogNormalDropout(model)
         >>> with torch.no_grad():
         ...     guide.noise_log_scale["layers.0.weight"][:2] = 4.0  # the noise of two inputs, as if trained
-        >>> guide.units_left()
-        {'layers.0.weight': 2, 'layers.1.weight': 8}
+        >>> guide.keep_mask()["layers.0.weight"][0]
+        tensor([False, False,  True,  True])
     """
 
     threshold: ClassVar[float] = 0.0
@@ -122,11 +122,6 @@ class LogNormalDropout(Guide):
         bound = real(bound, "threshold", "the bound of ln alpha from which on units are removed")
         posteriors = {name: self.posterior(name) for name in self.sites}
         return {name: q.over_units(q.log_alpha < bound).expand(q.loc.shape) for name, q in posteriors.items()}
-
-    def units_left(self, threshold: float | None = None) -> dict[str, int]:
-        """Number of input units that `keep_mask` keeps, by site name."""
-        kept = self.keep_mask(threshold)
-        return {n: int((self.posterior(n).sum_units(mask.float()) > 0).sum()) for n, mask in kept.items()}
 
     def describe(self) -> str:
         return f"LogNormalDropout(low={self.low:g}, high={self.high:g})"

@@ -9,13 +9,11 @@ from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.models.vgg import VGG
 from pyrodrop.models.wide_and_deep import WideAndDeep
 from pyrodrop.names import public
 
 __all__ = [
     "MLP",
-    "VGG",
     "ConvNet",
     "LeNet5",
     "LeNet300100",

@@ -199,7 +199,7 @@ class NetworkModel(Part, LocalModule):
 
     def reset_parameters(self) -> None:
         """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
-        them at construction, such as `VGG` and `MLP` with `input_gain`.
+        them at construction, such as `MLP` with `input_gain`.
 
         This also redraws the prior function of a `models.WithPriorFunction` and the anchors of `priors.Anchored`.
 

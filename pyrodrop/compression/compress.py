@@ -1,10 +1,6 @@
-"""Compression of a trained model and guide, the report on it, and networks drawn from a posterior.
+"""Compression of a trained model and guide, and the report on it.
 
-    network i:   W ~ q, sampled with seed + i
-
-Of `DrawnNetworks` only the posterior is stored, regardless of their number: for a Gaussian posterior, a mean and a variance
-per weight. Weights are counted as in papers on pruning: those of dense layers and convolutions that are not 0, without
-biases.
+Weights are counted as in papers on pruning: those of dense layers and convolutions that are not 0, without biases.
 """
 
 from __future__ import annotations
@@ -18,14 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pyrodrop import arguments
-from pyrodrop.cards import Described
-from pyrodrop.compression.kept import bound_of, keep_mask, kept_weights, ratio, uncut_weights
+from pyrodrop.compression.kept import bound_of, kept_weights, ratio, uncut_weights
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.units import NotFollowed, without_unused_units
 from pyrodrop.constraints import Flag, checked
 from pyrodrop.inputs import Inputs, num_rows
-from pyrodrop.prediction.module import functions_of
 from pyrodrop.threads import exclusive
 
 
@@ -69,10 +62,15 @@ def compress(
         torch.Size([5, 1])
     """
     check_model(model)
-    model = on_cpu(model)
+    model = _on_cpu(model)
     rows = examples(model, x)
     network = plain_network(model, kept_weights(guide, threshold), rows)
-    return smaller(network, rows) if structured else network
+    if structured and not isinstance(rows, Tensor):
+        raise NotFollowed(
+            "compression needs a network with one input (structured=False works for every network and keeps its shape); "
+            f"got {len(rows)}"
+        )
+    return without_unused_units(network, rows) if structured else network  # type: ignore[arg-type]
 
 
 @exclusive()
@@ -81,8 +79,8 @@ def compression_report(
 ) -> CompressionReport:
     """Sizes of the network of the posterior means and of the compressed one; arguments and errors as of `compress`."""
     small = compress(model, guide, threshold=threshold, x=x)
-    model = on_cpu(model)
-    rows: Any = examples(model, x)
+    model = _on_cpu(model)
+    rows = examples(model, x)
     dense = plain_network(model, uncut_weights(guide), rows)
     return CompressionReport(measured(dense, rows), measured(small, rows), bound_of(guide, threshold))
 
@@ -140,80 +138,6 @@ def measured(network: nn.Module, rows: Inputs) -> Measured:
     )
 
 
-class DrawnNetworks(Described):
-    """A sequence of plain networks, each with weights sampled from the posterior; x and f are in their original units.
-
-    A network uses memory of its own as long as the caller keeps it. A second access gives the same network, bit for bit.
-
-    Args:
-        model: a trained model of `pyrodrop.models`.
-        guide: its trained guide.
-        count, threshold, seed, x: as of `Fit.ensemble`, without training data.
-
-    Raises:
-        ValueError: `count` is below 1, `seed` is negative, or `threshold` is out of range; the guide does not sample every
-            weight.
-        TypeError: `count` or `seed` is no whole number, or `guide` no guide. With a threshold: the guide has no alpha per
-            weight, or no unit of the network is followed.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        guide: Callable[..., Any],
-        count: int,
-        *,
-        threshold: float | None = None,
-        seed: int = 0,
-        x: Inputs | None = None,
-    ) -> None:
-        arguments.count(count, "count", "the number of networks")
-        arguments.count(seed, "seed", "the seed of network 0", least=0, most=arguments.MOST - count)
-        check_model(model)
-        if isinstance(guide, type) or not callable(guide):
-            raise TypeError(f"guide must be the trained guide of the model; got {arguments.shown(guide)}")
-        self.model: Any = model
-        self.guide: Callable[..., Any] = guide
-        self.size: int = count
-        self.seed: int = seed
-        self._mask = None if threshold is None else keep_mask(guide, threshold)
-        self._x = examples(on_cpu(model), x)
-        self[0]  # raises now if the network is not supported
-
-    def describe(self) -> str:
-        return f"DrawnNetworks({self.size} draws of {self.model.describe()})"
-
-    def __len__(self) -> int:
-        return self.size
-
-    @exclusive()
-    def __getitem__(self, index: int) -> nn.Module:
-        device = next(iter(self.model.weight_sites().values())).device
-        drawn = functions_of(self.model, self.guide, self._x, 1, self.seed + range(self.size)[index], device)
-        weights = drawn.weights({name: values[0] for name, values in drawn.noise.items()})
-        if self._mask is None:
-            return plain_network(on_cpu(self.model), weights, self._x)
-        weights = {name: torch.where(self._mask[name], w, 0.0) for name, w in weights.items()}
-        return smaller(plain_network(on_cpu(self.model), weights, self._x), self._x)
-
-
-def smaller(network: nn.Module, rows: Inputs | None) -> nn.Module:
-    """A plain network without constant and unused units.
-
-    Raises:
-        NotFollowed: no unit is followed, or there are several inputs.
-        ValueError: there are no example rows.
-    """
-    if rows is None:
-        raise ValueError("the shape of the inputs of this network is unknown: pass example inputs as x=; got None")
-    if not isinstance(rows, Tensor):
-        raise NotFollowed(
-            "compression needs a network with one input (structured=False works for every network and keeps its shape); "
-            f"got {len(rows)}"
-        )
-    return without_unused_units(network, rows)
-
-
-def on_cpu(model: Any) -> Any:
+def _on_cpu(model: Any) -> Any:
     """The model itself if it is on the CPU, otherwise a copy on the CPU."""
     return model if all(p.device.type == "cpu" for p in model.parameters()) else copy.deepcopy(model).cpu()

@@ -8,7 +8,6 @@ drop rate of .95. A guide may have another default: `guides.LogNormalDropout` ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions import CutNormal
-from pyrodrop.guides.variational_dropout import VariationalDropout
 
 
 @runtime_checkable
@@ -53,31 +51,15 @@ def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, T
 
     Raises:
         TypeError: the guide does not learn such an alpha.
-        ValueError: `threshold` is not finite, or is at or above the logarithm of the guide's ``max_alpha``.
+        ValueError: `threshold` is not finite, or out of range.
     """
     bound = bound_of(guide, threshold)
-    if isinstance(guide, Prunes) and not isinstance(guide, type):
-        return guide.keep_mask(bound)
-    if isinstance(guide, type) or not _learns_alphas(guide):
+    if isinstance(guide, type) or not isinstance(guide, Prunes):
         raise TypeError(
             "pruning needs a guide that learns an alpha per weight or per input unit: use guides.LogNormalDropout, "
-            "guides.SparseDropout, guides.ARDDropout or guides.VariationalDropout(rates='input', max_alpha=math.inf); got "
-            f"{shown(guide)}"
+            f"guides.SparseDropout or guides.ARDDropout; got {shown(guide)}"
         )
-    largest = math.log(guide.max_alpha)  # type: ignore[attr-defined]
-    if bound >= largest:
-        raise ValueError(
-            f"threshold is a bound on log alpha, which here is below {largest:g} by max_alpha, so nothing would be pruned: "
-            f"train with max_alpha=math.inf, or take a smaller threshold; got {bound:g}"
-        )
-    posteriors = {name: guide.posterior(name) for name in guide.sites}  # type: ignore[attr-defined]
-    with torch.no_grad():
-        return {name: q.over_units(q.log_alpha < bound).expand(q.loc.shape) for name, q in posteriors.items()}
-
-
-def _learns_alphas(guide: Any) -> bool:
-    """Whether this is variational dropout with an alpha per weight or input unit; one per layer would prune all or none."""
-    return isinstance(guide, VariationalDropout) and guide.granularity != "layer"
+    return guide.keep_mask(bound)
 
 
 def compression(mask: Mapping[str, Tensor]) -> float | None:

@@ -10,7 +10,6 @@ module contains a copy of the user's network.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +21,7 @@ from pyrodrop.changes import evaluating
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.networks.call import Output, taken
+from pyrodrop.networks.call import Output
 from pyrodrop.networks.checks import first_line
 from pyrodrop.networks.sites import thaw
 from pyrodrop.networks.trial import close
@@ -49,42 +48,45 @@ def check_model(model: Any) -> None:
         )
 
 
-def examples(model: Any, x: Inputs | None) -> Inputs | None:
-    """Two rows of x, or all that the network needs at once. If x is None, random rows of the shape that the model (on the
-    CPU) expects; None if it is unknown."""
+def examples(model: Any, x: Inputs | None) -> Inputs:
+    """Two rows of x, or all that the network needs at once; random ones if x is None and the model knows their shape.
+
+    Args:
+        model: a model on the CPU.
+
+    Raises:
+        ValueError: x is None, and the shape of the inputs is unknown.
+    """
     if x is not None:
         rows = torch.arange(num_rows(x) if model.takes_all_rows(x) else _ROWS) % num_rows(x)
         return mapped(lambda tensor: tensor[rows.to(tensor.device)].cpu(), x)
-    shape = model.in_features
-    if shape is None:
-        return None
-    size = shape if isinstance(shape, tuple) else (shape,)
+    size = model.in_features if isinstance(model.in_features, tuple) else (model.in_features,)
     weights = {name: weight.detach() for name, weight in model.weight_sites().items()}
-    rows = torch.randn(_ROWS, *size, generator=torch.Generator().manual_seed(0)).to(next(iter(weights.values())).dtype)
     try:
+        rows = torch.randn(_ROWS, *size, generator=torch.Generator().manual_seed(0)).to(next(iter(weights.values())))
         with evaluating(model), torch.no_grad():
             model.outputs(weights, rows)
-    except Exception:  # whatever a network raises for inputs of another shape, such as tokens
-        return None
+    except Exception as error:  # whatever a network raises for inputs of another shape, such as tokens
+        raise ValueError(
+            "the shape of the inputs of this network is unknown: pass example inputs as x=; got None"
+        ) from error
     return rows
 
 
-def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
+def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Module:
     """The network of a model with these weights, in evaluation mode, from x to f in their original units.
 
     Args:
         model: a model on the CPU.
-        x: the result of `examples`. A network that works in standardised units needs it, as does the check of the trace.
+        x: the result of `examples`.
 
     Raises:
-        ValueError: the network works in standardised units, and x is None, is several tensors, or (as y) is too far from 0.
+        ValueError: the network works in standardised units, and x are several tensors, or (as y) too far from 0.
         TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
     """
     network = _in_own_units(model, {name: value.detach().cpu() for name, value in weights.items()}, x)
-    if not isinstance(x, Tensor):
-        return network
     try:
-        return fx.GraphModule(network, trace(network, x), "Network").eval()
+        return fx.GraphModule(network, trace(network, x), "Network").eval() if isinstance(x, Tensor) else network
     except Untraced:
         return network
 
@@ -123,56 +125,59 @@ def same_outputs(network: nn.Module, expected: nn.Module, x: Tensor) -> bool:
     return got.shape == want.shape and torch.allclose(got, want, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
-def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs | None) -> nn.Module:
+def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Module:
     network: nn.Module = copy.deepcopy(model.network)
     free = {name: model.free[name] for name in model.free}
     thaw(network, model.parameter_names, {**free, **weights}, fixed=model.parameter_names)
     network.eval()
-    if model.output is not None:
-        network = _Taking(network, model.output)
-    like = next(iter(weights.values()))
-    inputs = _units(model.inputs, "x", like)
-    if x is None:
-        if inputs is not None or _rescaling(model, like.new_zeros(_ROWS, 4)) is not None:
-            raise ValueError(
-                "the network works in standardised units, and example inputs are needed to convert them to the units of x "
-                "and y: pass some as x="
-            )
-        return network
+    several = not isinstance(x, Tensor)
+    inputs = _units(model.inputs, "x", next(iter(weights.values()))) if several or x.is_floating_point() else None
     with evaluating(model), torch.no_grad():
         outputs = _rescaling(model, model.outputs(weights, x))
-    if inputs is None and outputs is None:
-        return network
-    if not isinstance(x, Tensor):
+    if several and (inputs is not None or outputs is not None):
         raise ValueError(
             "a network with several inputs cannot be combined with a conversion of units, but this model standardises x or "
             "rescales its outputs"
         )
-    return _between(network, inputs if x.is_floating_point() else None, outputs)
+    if several:
+        return network if model.output is None else _Chosen(network, model.output)
+    converts = model.output is not None or inputs is not None or outputs is not None
+    return _InUnits(network, model.output, inputs, outputs).eval() if converts else network
 
 
-def _between(
-    network: nn.Module, inputs: tuple[Tensor, Tensor] | None, outputs: tuple[Tensor, Tensor, int] | None
-) -> fx.GraphModule:
-    """A network with conversions of its inputs, by (loc, scale), and of its outputs, by (loc, scale, columns)."""
-    root, graph = nn.Module(), fx.Graph()
-    root.add_module("network", network)
+class _Chosen(nn.Module):
+    """A network of any arguments, followed by the function that selects its output."""
 
-    def buffer(name: str, value: Tensor) -> fx.Node:
-        root.register_buffer(name, value.detach().clone())
-        return graph.get_attr(name)
+    def __init__(self, network: nn.Module, output: Output) -> None:
+        super().__init__()
+        self.network, self.output = network, output
 
-    value = graph.placeholder("x")
-    if inputs is not None:
-        centred = graph.call_function(operator.sub, (value, buffer("x_loc", inputs[0])))
-        value = graph.call_function(operator.truediv, (centred, buffer("x_scale", inputs[1])))
-    value = graph.call_module("network", (value,))
-    if outputs is not None:
-        some = graph.call_function(torch.narrow, (value, -1, 0, outputs[2]))
-        scaled = graph.call_function(operator.mul, (some, buffer("y_scale", outputs[1])))
-        value = graph.call_function(operator.add, (scaled, buffer("y_loc", outputs[0])))
-    graph.output(value)
-    return fx.GraphModule(root, graph, "Network").eval()
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.output(self.network(*args, **kwargs))
+
+
+class _InUnits(nn.Module):
+    """A network of one input with conversions of the input, by (loc, scale), and of its output, by (loc, scale, columns)."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        output: Output | None,
+        inputs: tuple[Tensor, Tensor] | None,
+        outputs: tuple[Tensor, Tensor, int] | None,
+    ) -> None:
+        super().__init__()
+        self.network, self.output, self.columns = network, output, outputs and outputs[2]
+        for name, values in (("x", inputs), ("y", outputs)):
+            for place, value in zip(("loc", "scale"), values or (None, None), strict=False):
+                self.register_buffer(f"{name}_{place}", None if value is None else value.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.x_loc is not None:
+            x = (x - self.x_loc) / self.x_scale
+        y = self.network(x)
+        y = y if self.output is None else self.output(y)
+        return y if self.columns is None else torch.narrow(y, -1, 0, self.columns) * self.y_scale + self.y_loc
 
 
 def _units(units: Standardize, name: str, like: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -211,14 +216,3 @@ def _rescaling(model: Any, output: Tensor) -> tuple[Tensor, Tensor, int] | None:
             f"{type(model.likelihood).__name__}"
         )
     return loc, scale, columns
-
-
-class _Taking(nn.Module):
-    """A network followed by the function that selects its output."""
-
-    def __init__(self, network: nn.Module, output: Output) -> None:
-        super().__init__()
-        self.network, self.output = network, output
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return taken(self.network(*args, **kwargs), self.output)

@@ -7,8 +7,6 @@
     F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
     nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
     Tensor.bernoulli_, torch.bernoulli                         the result itself: stochastic depth, masks made by hand
-    torch.floor(torch.rand(shape) + keep)                      the same: zeros and ones with P(1) = keep
-    torch.rand_like(x) < keep                                  the same: booleans with P(True) = keep; the rarer value drops
 
 `DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that intercepts these functions, whichever module
 calls them. A call in evaluation mode, or with rate 0, drops nothing and needs no mask. Batch and instance normalisation use
@@ -30,7 +28,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.networks.call import Unfit
-from pyrodrop.private_apis import body_of, without_values
+from pyrodrop.private_apis import body_of
 
 
 @dataclass(frozen=True)
@@ -85,79 +83,6 @@ class DropoutCalls(TorchFunctionMode):
             )
         mask = self.answer(call)
         return None if mask is None else mask.to(call.like.dtype)
-
-
-class UniformNumbers(Tensor):
-    """Uniform numbers plus a number, without values, until they are rounded or compared with a number.
-
-    The result is a mask from outside. Any other use raises a ValueError, since the numbers have no values.
-
-    Attributes:
-        plain, calls, offset: a tensor of the same shape, dtype and device; the mode that has the mask; the number added.
-        mask: the mask, after an operation that rounds in place; None before.
-    """
-
-    plain: Tensor
-    calls: DropoutCalls
-    offset: float
-    mask: Tensor | None
-
-    @staticmethod
-    def like(values: Tensor, calls: DropoutCalls, offset: float = 0.0) -> UniformNumbers:
-        """Numbers of the shape, dtype and device of `values`."""
-        numbers: UniformNumbers = without_values(UniformNumbers, values.shape, values)
-        numbers.plain, numbers.calls, numbers.offset, numbers.mask = values, calls, offset, None
-        return numbers
-
-    def rounded(self, keep: float, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """A mask with this probability of a one; `draw` is it of uniform numbers."""
-        return _zeros_and_ones(self.calls, self.plain, keep, lambda: draw(torch.rand_like(self.plain)))
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
-        numbers = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
-        if numbers is not None and (numbers.mask is not None or name in _SAME | _SEEN):
-            plain = numbers.plain if numbers.mask is None else numbers.mask
-            result = func(*(plain if arg is numbers else arg for arg in args), **kwargs)
-            if numbers.mask is not None or not isinstance(result, Tensor):
-                return result
-            if name in _SAME:
-                return cls.like(result, numbers.calls, numbers.offset)
-        other = next((arg for arg in args if isinstance(arg, int | float)), None)
-        if numbers is None or kwargs or len(args) != 1 + (other is not None):
-            pass
-        elif name in _SUMS and other is not None:
-            if name in ("add_", "__iadd__"):
-                numbers.offset += other
-                return numbers
-            return cls.like(numbers.plain, numbers.calls, numbers.offset + other)
-        elif name in ("floor", "floor_") and 0 < numbers.offset < 1:
-            offset = numbers.offset
-            mask = numbers.rounded(offset, lambda uniform: torch.floor(uniform + offset))
-            if name == "floor":
-                return mask
-            numbers.mask = mask
-            return numbers
-        elif name in _BELOW | _ABOVE and other and numbers is args[0] and 0 < other < 1 and not numbers.offset:
-            true = other if name in _BELOW else 1 - other
-            if true >= 0.5:
-                return numbers.rounded(true, lambda uniform: func(uniform, other)) >= 0.5
-            return numbers.rounded(1 - true, lambda uniform: ~func(uniform, other)) < 0.5
-        raise Unfit(
-            f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
-            "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"
-        )
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotImplementedError(f"{func} got uniform random numbers that have no values")
-
-
-_SUMS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
-_BELOW, _ABOVE = {"lt", "__lt__", "le", "__le__"}, {"gt", "__gt__", "ge", "__ge__"}
-_SAME = {"to", "type", "float", "double", "view", "reshape", "unsqueeze", "type_as", "contiguous", "clone", "detach"}
-_SEEN = {"__get__", "size", "dim", "numel", "__len__", "is_floating_point", "ndimension", "element_size"}
 
 
 def _dropout(kind: str, shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
@@ -218,27 +143,15 @@ def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
 def _bernoulli(mode: DropoutCalls, func: Any, like: Tensor, p: Any = None, **settings: Any) -> Tensor:
     """`torch.bernoulli` and its methods, of which one works in place, with 0.5 unless there is another probability."""
     here = func is Tensor.bernoulli_
-    keep = p if p is not None else 0.5 if here else like
-    return _zeros_and_ones(mode, like, keep, lambda: func(like.clone() if here else like, *() if p is None else (p,)))
-
-
-def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any, draw: Callable[[], Tensor]) -> Tensor:
-    keep = _number(p)
+    keep = _number(p if p is not None else 0.5 if here else like)
     if keep in (0.0, 1.0):
         return torch.full_like(like, keep)
+
+    def draw() -> Tensor:
+        return func(like.clone() if here else like, *() if p is None else (p,))  # type: ignore[no-any-return]
+
     mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like, draw))
     return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
-
-
-def _uniform(mode: DropoutCalls, func: Any, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
-    """torch.rand and torch.rand_like: numbers that become a mask."""
-    if func is torch.rand_like:
-        input, *args = args or (kwargs.pop("input"),)  # type: ignore[assignment]
-        args, kwargs = (input.shape,), {"dtype": input.dtype, "device": input.device, **kwargs}
-    kwargs = {
-        name: value for name, value in kwargs.items() if name in ("size", "dtype", "device") and value is not None
-    }
-    return UniformNumbers.like(torch.empty(*args, **kwargs).fill_(0.5), mode)
 
 
 def _number(p: Any) -> float:
@@ -356,7 +269,6 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
         _dropout("alpha dropout", _channels()),
     ),
     **dict.fromkeys((Tensor.bernoulli_, Tensor.bernoulli, torch.bernoulli), _bernoulli),
-    **dict.fromkeys((torch.rand, torch.rand_like), _uniform),
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _multihead,

@@ -13,7 +13,7 @@ A draw of a function has one mask per call for all examples; noise per example h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -95,6 +95,12 @@ class Dropout:
     weight: str | None = None
     units: InputUnits | None = None
     of_outputs: bool = False
+
+    def bias(self, vectors: Collection[str]) -> str | None:
+        """The name of the bias that is dropped with output units, if it is one of these; else None."""
+        prefix, dot, short = (self.weight or "").rpartition(".")
+        name = f"{prefix}{dot}bias"
+        return name if self.of_outputs and short == "weight" and name in vectors else None
 
 
 class Dropouts(nn.Module):

@@ -23,12 +23,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pyrodrop.changes import STAYS, Snapshot
 from pyrodrop.devices import drawn_outside_torch, outside_torch
@@ -41,7 +42,6 @@ from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 _log = logging.getLogger("pyrodrop")
-T = TypeVar("T")
 
 _SOUGHT = 256  # number of rows that are searched for one that differs from the first, or on which weights must be used
 
@@ -117,6 +117,7 @@ class Trial:
         two, three: their inputs: rows a and b, and rows c, a and b or a, b and c; both are all rows if `whole`.
         at: rows a and b of the second call.
         whole: whether the network runs only on all rows.
+        draws: the error for a network that draws random numbers, with a place for the module.
     """
 
     small: Look
@@ -125,6 +126,10 @@ class Trial:
     three: Any
     at: slice
     whole: bool
+    draws: str = (
+        f"{DETERMINISTIC} a network that draws random numbers itself{{}}. Dropout and stochastic depth in evaluation mode, "
+        "or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
+    )
 
     def __init__(
         self,
@@ -207,11 +212,29 @@ class Trial:
         device = next(iter(self.weights.values())).device
         return mapped(lambda part: part[rows.to(part.device)].to(device), x)
 
-    def record(self, x: Inputs, first: Callable[[Callable[[], Look]], Look]) -> None:
-        """Calls on two and three rows of x, or on all, whose weights record their uses. The first has gradients.
+    def deterministic(self, **options: Any) -> Look:
+        """A call on two rows; an `Unfit` if it draws random numbers.
 
-        Args:
-            first: makes the first call.
+        All noise of a model comes from its guide, so random numbers that its network draws would be no part of the
+        posterior. If random states have changed, the network is called again, since another thread may have drawn.
+        """
+        before, before_outside = _random_states(), outside_torch()
+        look = self(self.two, **options)
+        moved = _random_states() != before
+        outside = drawn_outside_torch(before_outside, lambda: self(self.two, **options))
+        if moved or outside:
+            with _Drawing(self.network, outside_torch if outside else _random_states) as drawing:
+                self(self.two, **options)
+            if drawing.states() != drawing.before:
+                raise Unfit(self.draws.format(drawing.place))
+        return look
+
+    def first(self) -> Look:
+        """The first call of `record`."""
+        return self.deterministic(gradients=True, probing=not self.whole)
+
+    def record(self, x: Inputs) -> None:
+        """Calls on two and three rows of x, or on all, whose weights record their uses. The first has gradients.
 
         Raises:
             ValueError: all fail, or one raises an `Unfit`.
@@ -224,7 +247,7 @@ class Trial:
             # in the same memory, which shows a network that writes into its input
             self.two = mapped(lambda part, at=at: part[at], self.three)  # type: ignore[misc]
             try:
-                self.small = first(lambda: self(self.two, gradients=True, probing=not self.whole))
+                self.small = self.first()
                 self.large = self(self.three, self.other, probing=not self.whole)
             except Unfit:
                 raise
@@ -339,7 +362,7 @@ def observe(trial: Trial, x: Inputs, *, training: bool = False) -> tuple[Propert
             row per example, draws random numbers, or changes its weights in place. In training mode also if it cannot run in
             this mode or uses parameters that are not registered in it, or a weight has no gradient.
     """
-    trial.record(x, lambda call: _deterministic(trial, call))
+    trial.record(x)
     both = {name: torch.stack([value, trial.other[name]]) for name, value in trial.weights.items()}
     outputs = trial.each(lambda weights: trial.run(weights, trial.three), both)
     maps = trial.maps and close(outputs[1], trial.large.output)
@@ -366,7 +389,7 @@ def _in_training(trial: Trial, properties: Properties) -> Properties:
     try:
         with activations_kept() as recomputation:
             before = recomputation.calls
-            small = _deterministic(trial, lambda: trial(trial.two, training=True, gradients=True))
+            small = trial.deterministic(training=True, gradients=True)
             recomputes = recomputation.calls > before
         failed = small.failed or trial.small.failed
         if failed is not None:
@@ -393,58 +416,25 @@ def _in_training(trial: Trial, properties: Properties) -> Properties:
     return replace(properties, mixes_in_training=properties.mixes or mixed, changes=changes)
 
 
-def _deterministic(trial: Trial, call: Callable[[], T]) -> T:
-    """The result of a call; an `Unfit` if it draws random numbers."""
-    result, culprit = random_module(trial.network, call)
-    if culprit is not None:
-        raise Unfit(
-            f"{DETERMINISTIC} a network that draws random numbers itself{culprit}. Dropout and stochastic depth in "
-            "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
-        )
-    return result
+class _Drawing(TorchFunctionMode):
+    """Finds the innermost module that runs when random states first change within the block.
 
-
-def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | None]:
-    """The result of a call; and ``, in`` with the innermost module that draws in it, empty if unknown, None if none does.
-
-    All noise of a model comes from its guide, so random numbers that its network draws would be no part of the posterior.
-
-    Args:
-        call: runs the network once; called again if random states have changed, since another thread may have drawn.
+    Attributes:
+        place: ``, in`` with the module; empty if unknown.
     """
-    before, before_outside = _random_states(), outside_torch()
-    result = call()
-    moved = _random_states() != before
-    outside = drawn_outside_torch(before_outside, call)
-    if not moved and not outside:
-        return result, None
-    names = {module: name for name, module in network.named_modules()}
-    started: list[Any] = []
-    drawing: list[str] = []
 
-    def states() -> Any:
-        return outside_torch() if outside else _random_states()
+    def __init__(self, network: nn.Module, states: Callable[[], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.network, self.states = network, states
+        self.before, self.place = states(), ""
 
-    def before_forward(*_: Any) -> None:
-        started.append(states())
-
-    def after_forward(module: nn.Module, *_: Any) -> None:
-        if started.pop() != states() and module in names:
-            drawing.append(f"{names[module]!r} ({type(module).__name__})" if names[module] else type(module).__name__)
-
-    hooks = (
-        nn.modules.module.register_module_forward_pre_hook(before_forward),
-        nn.modules.module.register_module_forward_hook(after_forward),
-    )
-    state = states()
-    try:
-        call()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if drawing:
-        return result, f", in {drawing[0]}"
-    return result, None if state == states() else ""
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not self.place and self.states() != self.before:
+            for name, module in running(self.network)[:1]:
+                kind = type(module).__name__
+                self.place = f", in {name!r} ({kind})" if name else f", in {kind}"
+        return result
 
 
 def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -478,8 +468,11 @@ def _leaves(output: Tensor) -> list[Tensor]:
     return leaves
 
 
-def close(a: Tensor, b: Tensor) -> bool:
+def close(a: Tensor, b: Tensor, *, largest: float | None = None) -> bool:
     """Whether shapes are equal, and values up to rounding: ``|a - b| <= 1e-4 |b| + 1e-5 max |b|``. NaN equals NaN.
+
+    Args:
+        largest: the tolerance ``|a - b| <= largest max |b|`` instead.
 
     The error of a sum of K terms in float32 is about sqrt(K) u of their size, with u = 2^-24; that of L such sums in a row
     is sqrt(K L) u. It is 6e-6 for ten thousand terms, the bound for entries that cancel, and 6e-5 for a hundred such layers,
@@ -487,7 +480,8 @@ def close(a: Tensor, b: Tensor) -> bool:
     """
     a, b = a.detach(), b.detach()  # a forward may compute gradients
     scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if b.numel() else 0.0
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+    each, of_largest = (1e-4, 1e-5) if largest is None else (0.0, largest)
+    return a.shape == b.shape and torch.allclose(a, b, rtol=each, atol=of_largest * scale, equal_nan=True)
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:

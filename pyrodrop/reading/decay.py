@@ -29,7 +29,6 @@ from torch import Tensor
 from pyrodrop.arguments import real, shown
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.names import by_name, one_of
-from pyrodrop.reading.losses import LossFunction, strength_of
 from pyrodrop.scaling import Standardize
 
 Loss = Literal["mean_nll", "sum_nll", "mse"]
@@ -85,24 +84,21 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
 _COUPLED = ("SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD")
 
 
-def strength(loss: Loss | LossFunction | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
+def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
     """c above: the factor that turns a loss into minus the log likelihood of the whole data set.
 
     Args:
-        loss: the loss of the training, as a name or a function; None is ``mse`` for a Gaussian likelihood and ``mean_nll``
-            for any other.
+        loss: the loss of the training; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for any other.
         likelihood: the likelihood of the model.
         num_data: N.
         output: outputs of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: ``mse`` with another likelihood than a Gaussian with one precision; ``mean_nll`` with missing values; a
-            function that does not belong to the likelihood; or `num_data` is less than 1.
+        ValueError: ``mse`` with another likelihood than a Gaussian with one precision; ``mean_nll`` with missing values; or
+            `num_data` is less than 1.
     """
     if num_data < 1:
         raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")
-    if callable(loss):
-        return strength_of(loss, likelihood, num_data, output)
     distribution = likelihood(output, Standardize())
     terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian

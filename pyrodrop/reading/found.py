@@ -8,8 +8,7 @@ with r rows each, whose order the inputs of the call show.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,29 +20,10 @@ from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout
-from pyrodrop.networks.trial import Look, Properties, Trial, close, random_module, running
+from pyrodrop.networks.trial import Look, Properties, Trial, close, running
 from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-
-
-@dataclass(frozen=True)
-class Found:
-    """The calls of a network that drop units, in order.
-
-    Attributes:
-        dropouts: the calls, as if no weight carried their masks.
-        calls: the calls with the inputs that `Passes.x` are now.
-        times: position of every call in the sequence of the network's operations.
-        uses: positions of the operations that use a weight, by its name.
-        properties: properties of the network in the modes that `Passes.stays` has now.
-    """
-
-    dropouts: list[Dropout]
-    calls: list[DropoutCall]
-    times: list[int]
-    uses: dict[str, list[int]]
-    properties: Properties
 
 
 class Passes(Trial):
@@ -54,7 +34,24 @@ class Passes(Trial):
         sites: names of the parameters that have a prior.
         x: the inputs, in the dtype of the parameters.
         output: function that selects a tensor from the network's output; None if the output is a tensor.
+
+    Attributes, set by `find`:
+        dropouts: the calls that drop units, in order, as if no weight carried their masks.
+        calls: the calls with the inputs that `x` are now.
+        times: position of every call in the sequence of the network's operations.
+        uses: positions of the operations that use a weight, by its name.
+        found: properties of the network in the modes that `stays` has now.
     """
+
+    dropouts: list[Dropout]
+    calls: list[DropoutCall]
+    times: list[int]
+    uses: dict[str, list[int]]
+    found: Properties
+    draws = (
+        "the network draws random numbers that are not masks of dropout{}: put that module in evaluation mode, or draw "
+        "masks by torch.bernoulli with one rate"
+    )
 
     def __init__(
         self,
@@ -75,6 +72,10 @@ class Passes(Trial):
         super().__init__(network, run, {name: values[name] for name in sites})
         self.other = dict(self.weights)
         self.watching = lambda: _Watch(network)
+        self._training = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
+        self._depth: int | None = (
+            1  # of the modules around a call that train: the innermost, all (None), the network's (0)
+        )
         self.values, self.names, self.x, self.output = dict(values), dict(names), x, output
 
     def masked(self, sets: Sequence[tuple[Sequence[Tensor | None], Mapping[str, Tensor]]]) -> Tensor:
@@ -112,7 +113,69 @@ class Passes(Trial):
         x = mapped(lambda part: part.double() if part.is_floating_point() else part, self.x)
         exact = Passes(self.network, values, names, list(self.weights), x, self.output)
         exact.stays, exact.maps = self.stays, self.maps
+        exact.dropouts, exact.times, exact.uses = self.dropouts, self.times, self.uses
         return exact
+
+    def first(self) -> Look:
+        """A call in all modes, which must draw nothing but masks; the next one is in those that it requires."""
+        self.stays = self._training
+        look = super().first()
+        if self._depth != 0:
+            self.stays = self._training & {
+                module for _, around, _ in look.seen.calls for _, module in around[: self._depth]
+            }
+        return look
+
+    def find(self) -> None:
+        """Find every call of the network that drops units, and when the network uses each weight.
+
+        Afterwards, `stays` has as few modules as these calls require to be in training mode, and `x` three examples, if
+        examples do not interact.
+
+        Raises:
+            ValueError: the network cannot be run on its inputs, or drops units in another way for another number of
+                examples.
+        """
+        with seeded(0, next(iter(self.values.values())).device):
+            for self._depth in (1, None, 0):
+                self.record(self.x)
+                small, large = self.small, self.large
+                if small.seen.places == large.seen.places:
+                    break
+            else:
+                raise Unfit(
+                    "the network drops units in other places for three examples than for two, so its dropout cannot be "
+                    f"read: {small.seen} and {large.seen}"
+                )
+            if not close(large.output[self.at], small.output):  # which depended on other modes
+                self.small = small = self(self.two, gradients=True, probing=not self.whole)
+            mixed = self.whole or self.mixes(small, outputs=large.output)
+            self.found = self.properties(self.x, mixes=mixed, maps=True)
+            watch = self(self.x).seen if mixed else large.seen  # then masks are for all of x
+            self.x = self.x if mixed else self.three
+        both = zip(small.seen.calls, large.seen.calls, small.seen.inputs, large.seen.inputs, strict=True)
+        layouts = [Layout(None) if mixed else _layout(a, b, x, y) for (a, *_), (b, *_), x, y in both]
+        names = [place[0] or "forward" for place in watch.places]
+        dropouts = []
+        for number, ((made, *_), layout, name) in enumerate(zip(watch.calls, layouts, names, strict=True)):
+            which = f" {names[:number].count(name) + 1}" if names.count(name) > 1 else ""
+            shape = layout.per_draw(made.shape, 3)
+            dropouts.append(Dropout(f"dropout {name}{which}", made.kind, made.drop_rate, shape, layout))
+        self.dropouts, self.calls, self.uses = dropouts, [call for call, *_ in watch.calls], watch.uses
+        self.times = [time for *_, time in watch.calls]
+
+    def of_torch(self) -> tuple[Tensor, list[Tensor]]:
+        """The output of one pass in training mode, by PyTorch alone, and masks that are drawn from the same random state.
+
+        They are those of the pass if the network makes these calls, and PyTorch draws their masks in these shapes. The
+        caller's random state does not change.
+        """
+        device = next(iter(self.values.values())).device
+        inside = torch.backends.cudnn.flags(enabled=False)  # whose recurrent layers draw masks inside
+        with seeded(0, device), torch.no_grad(), self.restored(), sdpa_kernel(SDPBackend.MATH), inside:
+            output = self.run(self.weights, self.x)
+        with seeded(0, device):
+            return output, [call.draw().to(call.like.dtype) for call in self.calls]
 
 
 class _Watch(DropoutCalls):
@@ -150,60 +213,6 @@ class _Watch(DropoutCalls):
         return ", ".join(name or "the network itself" for name, *_ in self.places) or "nowhere"
 
 
-def find_dropouts(passes: Passes) -> Found:
-    """Every call of the network that drops units, and when the network uses each weight.
-
-    Afterwards, ``passes.stays`` has as few modules as these calls require to be in training mode, and ``passes.x`` three
-    examples, if examples do not interact.
-
-    Raises:
-        ValueError: the network cannot be run on its inputs, or drops units in another way for another number of examples.
-    """
-    network = passes.network
-    every = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
-    with seeded(0, next(iter(passes.values.values())).device):
-        for depth in (1, None, 0):  # of the modules around a call: the innermost, all of them, and all of the network
-
-            def first(call: Callable[[], Look], depth: int | None = depth) -> Look:
-                """A call in all modes, which must draw nothing but masks; the next one is in those that it requires."""
-                passes.stays = every
-                look, culprit = random_module(network, call)
-                if culprit is not None:
-                    raise Unfit(
-                        f"the network draws random numbers that are not masks of dropout{culprit}: put "
-                        "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
-                    )
-                if depth != 0:
-                    passes.stays = every & {module for _, around, _ in look.seen.calls for _, module in around[:depth]}
-                return look
-
-            passes.record(passes.x, first)
-            small, large = passes.small, passes.large
-            if small.seen.places == large.seen.places:
-                break
-        else:
-            raise Unfit(
-                "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
-                f"{small.seen} and {large.seen}"
-            )
-        if not close(large.output[passes.at], small.output):  # which depended on other modes
-            passes.small = small = passes(passes.two, gradients=True, probing=not passes.whole)
-        mixed = passes.whole or passes.mixes(small, outputs=large.output)
-        properties = passes.properties(passes.x, mixes=mixed, maps=True)
-        watch = passes(passes.x).seen if mixed else large.seen  # then masks are for all of x
-        passes.x = passes.x if mixed else passes.three
-    both = zip(small.seen.calls, large.seen.calls, small.seen.inputs, large.seen.inputs, strict=True)
-    layouts = [Layout(None) if mixed else _layout(a, b, x, y) for (a, *_), (b, *_), x, y in both]
-    names = [place[0] or "forward" for place in watch.places]
-    dropouts = []
-    for number, ((made, *_), layout, name) in enumerate(zip(watch.calls, layouts, names, strict=True)):
-        which = f" {names[:number].count(name) + 1}" if names.count(name) > 1 else ""
-        shape = layout.per_draw(made.shape, 3)
-        dropouts.append(Dropout(f"dropout {name}{which}", made.kind, made.drop_rate, shape, layout))
-    calls = [call for call, *_ in watch.calls]
-    return Found(dropouts, calls, [time for *_, time in watch.calls], watch.uses, properties)
-
-
 def _layout(two: DropoutCall, three: DropoutCall, x: Tensor | None, y: Tensor | None) -> Layout:
     """Which axis of a mask indexes examples, and in which order.
 
@@ -230,17 +239,3 @@ def _layout(two: DropoutCall, three: DropoutCall, x: Tensor | None, y: Tensor | 
     if consecutive == interleaved:
         return Layout(axis, None)
     return Layout(axis, "examples" if consecutive else "rows")
-
-
-def masks_of_a_pass(passes: Passes, found: Found) -> tuple[Tensor, list[Tensor]]:
-    """The output of one pass in training mode, by PyTorch alone, and masks that are drawn from the same random state.
-
-    They are those of the pass if the network makes these calls, and PyTorch draws their masks in these shapes. The caller's
-    random state does not change.
-    """
-    device = next(iter(passes.values.values())).device
-    inside = torch.backends.cudnn.flags(enabled=False)  # whose recurrent layers draw masks inside
-    with seeded(0, device), torch.no_grad(), passes.restored(), sdpa_kernel(SDPBackend.MATH), inside:
-        output = passes.run(passes.weights, passes.x)
-    with seeded(0, device):
-        return output, [call.draw().to(call.like.dtype) for call in found.calls]

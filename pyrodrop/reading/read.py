@@ -29,8 +29,7 @@ from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
-from pyrodrop.reading.found import Found, Passes, find_dropouts, masks_of_a_pass
-from pyrodrop.reading.losses import LossFunction
+from pyrodrop.reading.found import Passes
 from pyrodrop.reading.reading import Reading
 from pyrodrop.threads import exclusive, outside
 
@@ -49,7 +48,7 @@ def read(
     num_data: int,
     weight_decay: WeightDecay | None = None,
     prior: PriorSetting | None = None,
-    loss: Loss | LossFunction | None = None,
+    loss: Loss | None = None,
     input_axes: Mapping[str, int | InputUnits | None] | None = None,
     output: Output | None = None,
 ) -> Reading:
@@ -74,11 +73,10 @@ def read(
             point estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`. Biases and other vectors are then
             point estimates without a prior.
-        loss: the loss of the training, with `weight_decay`: the function itself, ``loss(outputs, y)``, such as
-            ``nn.BCEWithLogitsLoss()``, whose values are compared with the likelihood; or ``mean_nll``, the mean of minus the
-            log likelihood over examples and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data
-            (for minibatches of B examples, pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`. If None,
-            ``mse`` for `likelihoods.Gaussian`, otherwise ``mean_nll``.
+        loss: the loss of the training, with `weight_decay`: ``mean_nll``, the mean of minus the log likelihood over examples
+            and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data (for minibatches of B
+            examples, pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`. If None, ``mse`` for
+            `likelihoods.Gaussian`, otherwise ``mean_nll``. A loss with class weights or label smoothing is no likelihood.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
         output: function that selects the output of a network that returns a tuple or mapping, as in `models.from_module`.
 
@@ -127,35 +125,55 @@ def read(
     lengthen(network)
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
-    passes = _passes(network, sites, x, output)
-    found = find_dropouts(passes)
-    if not found.dropouts:
+    values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
+    dtype = next(iter(values.values())).dtype
+    x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+    passes = Passes(network, values, parameters.names, sites, x, output)
+    passes.find()
+    if not passes.dropouts:
         raise ValueError(
             "the network drops nothing: no call drops units at a rate above 0 in the modes of its modules. Call net.train() "
             "before pyrodrop.read, which runs BatchNorm in evaluation mode all the same; a network without dropout gets a "
             "posterior of its own by models.from_module and a guide"
         )
-    outputs, drawn = _check_passes(passes, found)
+    outputs, drawn = _check_passes(passes)
     units = assign_input_units(network, parameters, input_axes)
     units = {name: units[name] for name in parameters.weights if name in sites}
     try:
-        planned = carriers(passes.in_double_precision(), found, units, parameters.vectors)
+        planned = carriers(passes.in_double_precision(), units, parameters.vectors)
     except RuntimeError:  # the network creates tensors of a fixed dtype
-        planned = carriers(passes, found, units, parameters.vectors)
+        planned = carriers(passes, units, parameters.vectors)
     c = None if decays is None else strength(loss, likelihood, num_data, outputs)
     for module in network.modules():
         module.training = module in passes.stays
         if module.training:
             module.__dict__[STAYS] = True
-    model = _model(network, parameters, planned, likelihood, c, decays, prior, input_axes, output)
-    carried = Dropouts(planned).carried
+    dropouts = Dropouts(planned)
+    carried = dropouts.carried
+    with torch.no_grad():
+        for name, call in carried.items():  # the means M = W / p
+            network.get_parameter(name).div_(1 - call.drop_rate)
+    bias_prior: dict[str, Prior | None] | None = None
+    if c is not None and decays is not None:
+        prior, bias_prior = _priors(parameters, carried, c, decays)
+    assert prior is not None
+    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
+    model = TrainedNetwork(
+        network,
+        dropouts,
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=likelihood,
+        input_axes={**axes, **(input_axes or {})} or None,
+        output=output,
+    )
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
     singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
     guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
     model.to(where).eval()
     guide.to(where)
     _check_reading(model, guide, passes, planned, drawn)
-    model.remember(x, replace(found.properties, maps=passes.maps))
+    model.remember(x, replace(passes.found, maps=passes.maps))
     return Reading(
         model=model,
         guide=guide,
@@ -176,14 +194,6 @@ def _check_choice(weight_decay: Any, prior: Any, loss: Any) -> None:
         raise ValueError("loss belongs to weight_decay, which is not given")
 
 
-def _passes(network: nn.Module, sites: Sequence[str], x: Inputs, output: Output | None) -> Passes:
-    parameters = parameters_of(network)
-    values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
-    dtype = next(iter(values.values())).dtype
-    x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-    return Passes(network, values, parameters.names, sites, x, output)
-
-
 @dataclass(frozen=True)
 class _Drawn:
     """A draw of all masks: as the reading has them, as the calls have them with the weights of a run, and its output."""
@@ -193,15 +203,15 @@ class _Drawn:
     output: Tensor
 
 
-def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
+def _check_passes(passes: Passes) -> tuple[Tensor, _Drawn]:
     """Compare a pass in training mode with one under the masks that PyTorch drew in it; a ValueError if they differ.
 
     Returns:
         The output of that pass; and masks for all examples, or for each where none for all exists, with other weights, by
         which `_check_reading` checks the reading.
     """
-    want, masks = masks_of_a_pass(passes, found)
-    dropouts = found.dropouts
+    want, masks = passes.of_torch()
+    dropouts = passes.dropouts
     generator, rows = torch.Generator().manual_seed(1), num_rows(passes.x)
     joint, spread = [], []
     for call, mask in zip(dropouts, masks, strict=True):
@@ -218,7 +228,7 @@ def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
     if passes.maps and not close(got, want):  # torch.vmap may give other outputs than separate calls
         passes.maps = False
         got, opposite, output = passes.masked(sets)
-    if not _same(got, want):
+    if not close(got, want, largest=1e-3):
         raise ValueError(
             "with the same masks, the network as it was read does not give the output of its own pass in training mode "
             f"(masks {[tuple(mask.shape) for mask in masks]}; outputs differ by up to "
@@ -233,10 +243,6 @@ def _check_passes(passes: Passes, found: Found) -> tuple[Tensor, _Drawn]:
     return want, _Drawn(joint, sets[2], output)
 
 
-def _same(got: Tensor, want: Tensor) -> bool:
-    return bool(((want - got).abs() <= 1e-3 * want.abs().max()).all())
-
-
 def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
     """The parameters that have a prior."""
     if decays is not None:
@@ -245,42 +251,16 @@ def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prio
     return [name for name in parameters.weights if chosen[name] is not None]
 
 
-def _model(
-    network: nn.Module,
-    parameters: Parameters,
-    planned: list[Dropout],
-    likelihood: Likelihood,
-    c: float | None,
-    decays: Mapping[str, float] | None,
-    prior: PriorSetting | None,
-    input_axes: Mapping[str, Any] | None,
-    output: Output | None,
-) -> TrainedNetwork:
-    """The model, with the means M = W / p of the weights that carry masks."""
-    dropouts = Dropouts(planned)
-    carried = dropouts.carried
-    with torch.no_grad():
-        for name, call in carried.items():
-            network.get_parameter(name).div_(1 - call.drop_rate)
-    bias_prior: dict[str, Any] | None = None
-    if c is not None and decays is not None:
-        priors_by_name: dict[str, Prior | None] = {}
-        for name in parameters.trained:
-            keep = 1 - carried[name].drop_rate if name in carried else 1.0
-            priors_by_name[name] = Gaussian(prior_scale(c, decays[name], keep)) if decays[name] > 0 else None
-        prior = {glob.escape(name): priors_by_name[name] for name in parameters.weights}
-        bias_prior = {glob.escape(name): priors_by_name[name] for name in parameters.vectors} or None
-    assert prior is not None
-    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
-    return TrainedNetwork(
-        network,
-        dropouts,
-        prior=prior,
-        bias_prior=bias_prior,
-        likelihood=likelihood,
-        input_axes={**axes, **(input_axes or {})} or None,
-        output=output,
-    )
+def _priors(
+    parameters: Parameters, carried: Mapping[str, Dropout], c: float, decays: Mapping[str, float]
+) -> tuple[dict[str, Prior | None], dict[str, Prior | None] | None]:
+    """The priors of weights and of vectors that the weight decay is, by patterns; None where there are no vectors."""
+
+    def of(names: list[str]) -> dict[str, Prior | None]:
+        keep = {name: 1 - carried[name].drop_rate if name in carried else 1.0 for name in names}
+        return {glob.escape(n): Gaussian(prior_scale(c, decays[n], keep[n])) if decays[n] > 0 else None for n in names}
+
+    return of(parameters.weights), of(parameters.vectors) or None
 
 
 def _check_reading(
@@ -302,7 +282,7 @@ def _check_reading(
     if passes.maps and not close(want, got):
         passes.maps = False
         (want,) = passes.masked([drawn.run])
-    if not _same(got, want):
+    if not close(got, want, largest=1e-3):
         raise ValueError(
             "the reading of the network does not give the output of its own pass under the same masks (outputs differ by up "
             f"to {float((want - got).abs().max()):.2g}); please report this network"

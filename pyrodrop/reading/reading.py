@@ -80,9 +80,8 @@ def _read_as(call: Dropout, model: TrainedNetwork) -> str:
         return f"single weights of {call.weight}"
     units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
-    prefix, dot, short = call.weight.rpartition(".")
-    has_bias = call.of_outputs and short == "weight" and f"{prefix}{dot}bias" in model.parameter_names
-    return f"{call.shape.numel()} {blocks}{units} of {call.weight}{' and its bias' if has_bias else ''}"
+    and_bias = " and its bias" if call.bias(model.parameter_names) else ""
+    return f"{call.shape.numel()} {blocks}{units} of {call.weight}{and_bias}"
 
 
 def _size(call: Dropout) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrodrop.agreement import check_guide, knows_sites
 from pyrodrop.cards import Card, number
 from pyrodrop.changes import Kept, evaluating, put_back
-from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
+from pyrodrop.compression import CompressionReport, compress, compression_report
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
@@ -272,19 +272,6 @@ class Fit(Posterior):
         Arguments and errors are those of `compress`.
         """
         return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
-
-    def ensemble(
-        self, count: int, threshold: float | None = None, *, seed: int = 0, x: Inputs | None = None
-    ) -> DrawnNetworks:
-        """Plain networks, each a draw from the posterior, made on access: together they need the memory of one posterior.
-
-        Args:
-            count: number of networks.
-            threshold: prune weights with a larger ln alpha, and units that are then unused; None keeps all.
-            seed: of network 0; network i has the seed ``seed + i``.
-            x: example inputs, as in `compress`.
-        """
-        return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
 
     def stored(self) -> Stored:
         with self.as_trained():

@@ -104,7 +104,6 @@ REFUSED: Table = {
     ],
     "compression.compress": [
         (lambda: compression.compress(model(), guides.Point(model())), "pruning needs a guide that learns an alpha"),
-        (lambda: compression.DrawnNetworks(model(), guides.Point, 2), "guide must be the trained guide of the model"),  # type: ignore[arg-type]
     ],
 }
 

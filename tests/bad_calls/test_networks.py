@@ -126,10 +126,9 @@ REFUSED: Table = {
     "models.images": [
         *(
             (
-                lambda of=of, shape=shape: images(of, shape=shape, scale=1.0),
+                lambda shape=shape: images(models.ConvNet, shape=shape, scale=1.0),
                 f"shape (are|is one of) .*must be .*got {message}",
             )
-            for of in (models.ConvNet, models.VGG)
             for shape, message in (
                 (3, "the int 3"),
                 ("abc", "the str 'abc'"),
@@ -141,7 +140,6 @@ REFUSED: Table = {
             )
         ),
         (lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01), "needs a scale of at least 1/32, .*got scale 0"),
-        (lambda: images(models.VGG, shape=(1, 32, 32), scale=0.01), "needs a scale of at least 1/64"),
     ],
     "models.WideAndDeep": [
         (lambda: line(slopes=(1, 2)), r"must have the shapes \[2, T\], \[T\] and \[T\], .*got \[1, 2\]"),

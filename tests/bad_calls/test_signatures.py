@@ -108,7 +108,7 @@ UNCHECKED = {  # what functions return, and what is shown, passed on or register
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "Prediction.missing", "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
-    "compression.DrawnNetworks.x", "compression.compress.x", "compression.compression_report.x", "reparam.LazyWeight",
+    "compression.compress.x", "compression.compression_report.x", "reparam.LazyWeight",
 }  # fmt: skip
 
 

@@ -215,8 +215,6 @@ def test_masks_by_hand() -> None:
     assert not bool(masks["0.weight"][:, 1].any())
     assert masks["2.weight"][0].tolist() == [False] * 4 + [True] * 8
     assert masks["0.bias"].tolist() == [True, True, False]
-    assert guide.units_left() == {"0.weight": 1, "0.bias": 2, "2.weight": 8}
-    assert guide.units_left(threshold=20.0) == {"0.weight": 2, "0.bias": 3, "2.weight": 12}
     ratio = guide.rates()["0.weight"] ** -0.5
     assert float(ratio[0]) > 100
     assert float(ratio[1]) == pytest.approx(1 / 3, rel=0.05)

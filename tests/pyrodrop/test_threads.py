@@ -122,7 +122,6 @@ def calls() -> dict[str, Callable[[], Any]]:
         "predict": lambda: run.predict(X, 8).y,
         "elbo": lambda: run.elbo(3).value,
         "objective": lambda: run.objective(3).value,
-        "ensemble": lambda: run.ensemble(2)[1],
         "compress": lambda: sparse.compress(),
         "to_arviz": posterior,
         "compare": comparison,

@@ -158,7 +158,7 @@ class Checks:
         )
 
     def module(self, cell: Cell) -> Result:
-        """Functions of the module, predictions, and the network of the ensemble, at the weights that the module holds."""
+        """Functions of the module, and predictions, at the weights that the module holds."""
         run = self.fit()
         oracle = self.oracle(run.model, run.guide, self.case.build())
         network = oracle.network.eval()
@@ -169,10 +169,6 @@ class Checks:
             with torch.no_grad():
                 want = torch.stack([self.case.call(network, self.x, weights) for weights in sets])
                 got = {"the module": module(self.x), "predict": run.predict(self.x, count, seed=self.seed).f}
-                if count == 1:
-                    plain = run.ensemble(1, seed=self.seed, x=self.x)[0]
-                    args, kwargs = arguments(self.x, plain.forward)
-                    got["the ensemble"] = plain(*args, **kwargs)[None]
             for name, f in got.items():
                 if f.shape != want.shape or not close(f, want):
                     return Result("wrong", f"{name} differs from the network at these weights")

@@ -41,7 +41,6 @@ NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] =
     "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
     "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
     "conv-net": (lambda: models.ConvNet((1, 28, 28), scale=0.2, **CLASSES), DIGITS),
-    "vgg": (lambda: models.VGG(scale=1 / 16, **CLASSES), (12, 3, 32, 32)),
     "functional": (lambda: models.from_module(Functional(), **CLASSES), DIGITS),
     "biases-with-prior": (lambda: models.MLP([784, 30, 10], bias_prior=priors.ARD(), **CLASSES), PIXELS),
 }
@@ -231,21 +230,3 @@ def test_a_pruned_fit_draws_what_is_left() -> None:
     torch.testing.assert_close(pruned.compress()(x), fit.compress()(x))
     with pytest.raises(NoDivergence, match="pruned weights are atoms at 0; use the ELBO of the fit before pruning"):
         pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))
-
-
-@pytest.mark.slow
-def test_a_pruned_ensemble_is_draws_of_the_pruned_posterior() -> None:
-    """The networks are small, the same at every access, and have the mean of the pruned prediction."""
-    x = torch.randn(6, 3)
-    fit = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3)
-    networks = fit.ensemble(400, threshold=3.0, seed=5)
-    assert torch.equal(networks[7](x), networks[7](x))
-    assert not torch.equal(networks[7](x), networks[8](x))
-    assert sum(p.numel() for p in networks[0].parameters()) < sum(p.numel() for p in fit.ensemble(1)[0].parameters())
-    f, pruned = torch.stack([net(x) for net in networks]), fit.pruned().predict(x, 4000).f
-    assert bool(((f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())
-
-
-def test_network_i_of_an_ensemble_is_the_draw_of_the_seed_plus_i() -> None:
-    fit, x = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3), torch.randn(6, 3)
-    torch.testing.assert_close(fit.ensemble(3, seed=4)[2](x), fit.predict(x, 1, seed=6).f[0])

@@ -89,7 +89,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (4, 3),
     ),
     "tokens": (sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 2)), (4, 3)),
-    "a layer twice": (twice, (3,)),
     "tied": (Tied, (6,)),
     "quiet dropout": (sequential(nn.Linear(3, 9), nn.Tanh(), nn.Dropout(0.0), nn.Linear(9, 2)), (3,)),
     "batch norm": (normalised, (1, 8, 8)),
@@ -172,13 +171,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "reflected": (
         sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(36, 2)), (1, 3, 3)
     ),
-    "a permutation": (
-        custom(
-            lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).contiguous()).transpose(1, 3).flatten(1),
-            a=nn.Conv2d(2, 5, 3), b=nn.Linear(5, 2),
-        ),
-        (2, 5, 5),
-    ),
     "output activated": (sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2), nn.Softplus(2.0)), (3,)),
 }  # fmt: skip
 
@@ -221,7 +213,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "a transposition": (
         custom(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
         (4, 3),
-        "b (Linear)",
+        "transpose",
+    ),
+    "a layer twice": (twice, (3,), "middle (Linear)"),
+    "a permutation": (
+        custom(
+            lambda self, x: self.b(self.a(x).relu().permute(0, 2, 3, 1).contiguous()).transpose(1, 3).flatten(1),
+            a=nn.Conv2d(2, 5, 3), b=nn.Linear(5, 2),
+        ),
+        (2, 5, 5),
+        "permute",
     ),
     "a skip connection": (
         custom(lambda self, x: self.b(x + torch.tanh(self.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)), (3,), "add"
