@@ -22,6 +22,7 @@ from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits, measure
 from pyrodrop.data import Dataset, Split
+from pyrodrop.zoo import entries
 from pyrodrop.zoo.entry import Check
 from pyrodrop.zoo.sources import SOURCES
 
@@ -333,13 +334,13 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
         if "Fig 1a" in row["table_or_figure"]:
             method = curves.get(row["method"], row["method"].lower().replace(" dropout ", "-"))
             width = int(row["metric"].split(", ")[1].split()[0])
-            published = zoo.kingma.METHODS[method].published  # type: ignore[attr-defined]
-            assert published[zoo.kingma.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
+            published = entries.METHODS[method].published
+            assert published[entries.PUBLISHED_WIDTHS.index(width)] == row["value"]
             error = row["uncertainty_type"].rpartition("reading error ~")[2]
             entry = zoo.entry(f"kingma-fig1a/{method}")
             assert entry.published_as == f"read off the figure, ± {error}"
             assert f"mean of {entry.published_runs} runs" in row["setup"]
-            if width == zoo.kingma.WIDTH:  # type: ignore[attr-defined]
+            if width == entries.WIDTH:
                 assert entry.published_errors["error_percent"] == row["uncertainty"]
         if "SBP" in row["source"] and row["method"] == "StructuredBP":
             net = "lenet-300-100" if "fc" in row["data_set"] else "lenet-5"

@@ -33,7 +33,7 @@ from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.lenet import PAPER_STEPS
+from pyrodrop.zoo.entries import PAPER_STEPS
 
 DIGIT, ANGLES, DRAWS = 1, 12, 100
 SEARCHED, SEARCH_DRAWS = 100, 20

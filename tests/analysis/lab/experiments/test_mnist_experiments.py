@@ -54,7 +54,6 @@ def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monke
     """local < per example < shared in both layers, and all above no noise, after a few steps of training."""
     monkeypatch.setattr(kingma_table1, "EPOCHS", (8, 9))
     monkeypatch.setitem(kingma_table1.PRESETS, "default", ("kingma/variational-b-small", 2000, 12, 12))  # type: ignore[index]
-    monkeypatch.setattr("pyrodrop.zoo.kingma.TABLE_1_BATCH", 250)
     monkeypatch.setattr(kingma_table1, "BATCH", 250)
     assert cli.main(["run", "kingma-table1", "--out", str(tmp_path), "--quiet"]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
