@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.data.gospels import CHARACTERS
+from pyrodrop.data.published import CHARACTERS
 from pyrodrop.distributions import InputUnits
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel

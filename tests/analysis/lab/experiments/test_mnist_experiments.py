@@ -13,7 +13,7 @@ import torch
 from pyrodrop import cli
 from pyrodrop.analysis.lab.experiments import kingma_table1
 from pyrodrop.data import mnist
-from pyrodrop.data.mnist import SHA256
+from pyrodrop.data.files import FILES
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -33,15 +33,18 @@ def test_mnist_is_what_it_should_be(data_folder: Path) -> None:
 
 def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set, so MNIST's train-images"):
+    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set, so the published file of train-images"):
         mnist()
     folder = tmp_path / "mnist"
     folder.mkdir()
     file = folder / "train-images-idx3-ubyte.gz"
     content = b"\0\0\x08\x03" + b"\0" * 40
     file.write_bytes(gzip.compress(content))
-    found, wanted = hashlib.sha256(content).hexdigest(), SHA256["train-images-idx3-ubyte"]
-    with pytest.raises(ValueError, match=f"{file} does not contain.* is {found} and should be {wanted}; remove it"):
+    found, wanted = hashlib.sha256(content).hexdigest(), FILES["train-images-idx3-ubyte"].sha256
+    with pytest.raises(
+        ValueError,
+        match=f"{file} is not the published file of train-images.* is {found} and should be {wanted}; remove it",
+    ):
         mnist()
     for broken in (b"half a file", gzip.compress(content)[:-9]):
         file.write_bytes(broken)

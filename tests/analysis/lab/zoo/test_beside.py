@@ -86,7 +86,7 @@ def test_cards_have_the_scores_of_others_and_say_which() -> None:
             assert {score: row[model] for score, row in rows.items() if row[model] is not None} == theirs
         package = "SciPy" if name == "tables/censored" else "scikit-learn"
         assert dict(card.facts(entry, content["recipe"], content))["beside"].startswith(f"{package} 1.")
-    text = (Path(zoo.__file__).parent / "tables.py").read_text()
+    text = (Path(zoo.__file__).parent / "entries.py").read_text()
     ours, theirs = (
         references.scores("tables/wine-ordinal"),
         references.load("tables/wine-ordinal")["result"]["beside"]["scores"],
