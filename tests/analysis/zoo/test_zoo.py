@@ -66,22 +66,6 @@ def test_every_check_passes(name: str, data_folder: Path, capsys: pytest.Capture
     assert "MISS" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("scores", "said"),
-    [
-        ({"coverage_95": 0.69}, "hold 69 % of"),
-        ({"train_coverage_95": 0.2}, "hold 20 % of"),
-        ({"coverage_95": 0.71}, ""),
-        ({"error_percent": 70.0, "log_density": -math.log(4) - 0.01}, "no better than equal ones"),
-        ({"error_percent": 70.0, "log_density": -math.log(4) + 0.01}, ""),
-    ],
-)
-def test_what_is_wrong_with_a_fit(scores: dict[str, float], said: str) -> None:
-    found = check.shortcoming(scores, lambda: 4)
-    assert said in found
-    assert bool(found) == bool(said)
-
-
 def test_tolerances_are_of_seeds_and_of_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A score that is the seed; one that x changes by 1 per unit in the last place; one that nothing changes."""
     split = Split(
