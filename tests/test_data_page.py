@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pyrodrop import data
-from pyrodrop.data import tables as uci
 from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.published import SPLITS
 from pyrodrop.data.splits import Split, Splits
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ def loaders() -> dict[str, Callable[..., Any]]:
 def choices(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     """An argument that chooses between sources, with each of its values; that of `uci` is checked by a list."""
     if function is data.uci:
-        return [("name", name) for name in uci.NAMES]
+        return [("name", name) for name in SPLITS]
     hints = get_type_hints(inspect.unwrap(function))
     return [(name, value) for name, hint in hints.items() if get_origin(hint) is Literal for value in get_args(hint)]
 

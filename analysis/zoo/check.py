@@ -4,14 +4,12 @@
 
 On the reference's machine the scores are bitwise equal. On other machines rounding differs and the training diverges
 slowly, which `record` repeats by changing x in the last bits of float32; references without ``changes_of_x`` were recorded
-without. After so few steps some references predict badly themselves. The output then says so, since ``ok`` does not mean a
-good fit.
+without. After so few steps some references predict badly themselves: ``ok`` does not mean a good fit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
@@ -21,8 +19,6 @@ from pyrodrop.data import Split
 from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo import entry as entry_of
-
-_LEAST_COVERAGE = 0.7  # of 95 % intervals; a fit with less is poor
 
 
 def check(entry: Entry, *, quiet: bool = False) -> bool:
@@ -67,13 +63,6 @@ def _reported(entry: Entry, measured: Measured) -> bool:
     print_table(text_table(f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s", rows))
     for name, miss in missed.items():
         paragraph(f"{entry.name}: {name} {miss}")
-    if wrong := shortcoming(content["scores"], lambda: len(load_splits(entry, 1)[0].train.y.unique())):
-        full = references.scores(entry.name)
-        fully = ", ".join(f"{name} {full[name]:.4g}" for name in ("log_density", "error_percent") if name in full)
-        paragraph(
-            f"{entry.name}: the reference of this check is no good fit itself: after {entry.check.steps:,} steps {wrong}. "
-            f"{f'The full run has {fully}.' if fully else 'There is no full run to compare with.'}"
-        )
     return equal and not missed
 
 
@@ -88,23 +77,6 @@ def _stored_predicts(entry: Entry) -> bool:
     )
     paragraph(f"{entry.name}: the trained posterior predicts {verdict} ({path.name}, ten points)")
     return apart <= trained.TOLERANCE
-
-
-def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
-    """Why a fit with these scores is poor: intervals with too little coverage, or a classifier at chance level.
-
-    Args:
-        classes: a function that returns the number of classes; called only for scores of a classifier.
-
-    Returns:
-        The end of a sentence; empty if nothing is wrong.
-    """
-    coverage = scores.get("coverage_95", scores.get("train_coverage_95", 1.0))
-    if coverage < _LEAST_COVERAGE:
-        return f"its 95 % intervals hold {100 * coverage:.0f} % of the observations"
-    if "error_percent" in scores and scores["log_density"] <= -math.log(classes()):
-        return "its class probabilities are no better than equal ones"
-    return ""
 
 
 def short(entry: Entry, seed: int, quiet: bool = True, splits: Sequence[Split] | None = None) -> Measured:

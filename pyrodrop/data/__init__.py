@@ -1,14 +1,22 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
-from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
-from pyrodrop.data.gospels import gospels
 from pyrodrop.data.keywords import Keywords
-from pyrodrop.data.mnist import mnist, turned
-from pyrodrop.data.published import foong2020, gal2016, larynx, line, line_split, mauna_loa, solar, toy
+from pyrodrop.data.published import (
+    foong2020,
+    gal2016,
+    gospels,
+    larynx,
+    line,
+    line_split,
+    mauna_loa,
+    mnist,
+    solar,
+    toy,
+    uci,
+)
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
-from pyrodrop.data.tables import airfoil, bikes, uci
 from pyrodrop.names import public
 
 __all__ = [
@@ -17,10 +25,7 @@ __all__ = [
     "Keywords",
     "Split",
     "Splits",
-    "airfoil",
-    "bikes",
     "bootstrapped",
-    "cifar10",
     "foong2020",
     "gal2016",
     "gospels",
@@ -32,7 +37,6 @@ __all__ = [
     "perturbed",
     "solar",
     "toy",
-    "turned",
     "uci",
 ]
 

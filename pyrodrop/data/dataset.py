@@ -365,7 +365,7 @@ def _instead(data: Any) -> str:
     if isinstance(data, torch.utils.data.DataLoader):
         return ": pass tensors of all rows; pyrodrop.fit and Fit.elbo alone iterate a loader"
     if isinstance(data, list) and data and isinstance(data[0], tuple | list | Mapping):
-        return ". pyrodrop.fit takes a list of minibatches with num_data, the number of rows of the data set"
+        return ". pyrodrop.fit takes minibatches as DataLoader(minibatches, batch_size=None), with num_data"
     if isinstance(data, tuple | list | dict):
         return ". Other arguments of a Pyro program are passed to fit as a mapping, {'counts': counts, ...}"
     return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""

@@ -1,4 +1,4 @@
-"""Minibatches from an iterable, such as a DataLoader: every epoch is one iteration over it.
+"""Minibatches from a DataLoader: every epoch is one iteration over it.
 
 A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors; or it is a mapping that contains y under one of
 the names in `TARGETS`. Values are checked when they are read.
@@ -7,7 +7,7 @@ the names in `TARGETS`. Values are checked when they are read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,6 @@ from torch.utils.data import (
     SequentialSampler,
     default_collate,
 )
-from torch.utils.data import Dataset as TorchDataset
 
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
@@ -34,16 +33,16 @@ _END = object()
 
 
 class Loader:
-    """The minibatches that an iterable yields.
+    """The minibatches that a DataLoader yields.
 
     Args:
-        batches: a DataLoader, or another iterable with a length, the number of minibatches of each of its epochs.
-        num_data: number of rows of the data set; None for a DataLoader that visits each of them once per epoch. An epoch
-            must have each row at most once, except with samplers that may repeat rows, like WeightedRandomSampler.
+        batches: the DataLoader; its length is the number of minibatches of each of its epochs.
+        num_data: number of rows of the data set; None if each of them is visited once per epoch. An epoch must have each row
+            at most once, except with samplers that may repeat rows, like WeightedRandomSampler.
 
     Raises:
-        TypeError: `batches` cannot be iterated again, or has no length.
-        ValueError: `num_data` is not the number of rows of the DataLoader's data set.
+        TypeError: `batches` has no length.
+        ValueError: `num_data` is not the number of rows of its data set.
 
     Attributes:
         source: a short description of what is read, for messages.
@@ -53,33 +52,24 @@ class Loader:
         shuffles: whether an epoch may have the rows in another order than the data set's.
     """
 
-    def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
-        of = f"({type(batches.dataset).__name__})" if isinstance(batches, DataLoader) else ""
-        self.source, self.missing = f"{type(batches).__name__}{of}", missing
-        if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
-            raise TypeError(
-                "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
-                f"or a list; got {shown(batches)}"
-            )
+    def __init__(self, batches: DataLoader[Any], num_data: int | None, *, missing: bool = False) -> None:
+        self.source, self.missing = f"{type(batches).__name__}({type(batches.dataset).__name__})", missing
         try:
-            self.per_epoch: int = len(batches)  # type: ignore[arg-type]
+            self.per_epoch: int = len(batches)
         except TypeError:
             raise TypeError(
-                "an iterable of minibatches must have a length, the number of minibatches of an epoch; got "
-                f"{self.source} without __len__: give its class, or the IterableDataset of a DataLoader, one"
+                "a DataLoader must have a length, the number of minibatches of an epoch; got "
+                f"{self.source} whose data set has no __len__"
             ) from None
         if self.per_epoch < 1:
             raise ValueError(f"data must have at least one minibatch; got {self.source} of length 0")
         self.batches: Any = batches
-        if isinstance(batches, DataLoader) and batches.persistent_workers:  # of which all iterations share one iterator
+        if batches.persistent_workers:  # of which all iterations share one iterator
             self.batches = copy.copy(batches)
             vars(self.batches).update(persistent_workers=False, _iterator=None)
-        stream = isinstance(getattr(batches, "dataset", None), IterableDataset)
-        self.shuffles = (
-            isinstance(batches, DataLoader) and not stream and type(_sampler(batches)) is not SequentialSampler
-        )
-        known = _rows_of(batches)
-        self._once = known is not None or stream or not isinstance(batches, DataLoader)
+        stream, in_order = isinstance(batches.dataset, IterableDataset), type(_sampler(batches)) is SequentialSampler
+        self.shuffles, known = not stream and not in_order, _rows_of(batches)
+        self._once = known is not None or stream or in_order
         self.num_data: int | None = known if num_data is None else _stated(num_data, batches, known)
         self._form: dict[str, str] = {}  # dtype and number of axes of each tensor of the rows that were read first
 
@@ -165,17 +155,17 @@ class Loader:
 
 
 def loader_of(data: Any, num_data: int | None, *, missing: bool = False) -> Any:
-    """A `Loader` for an iterable of minibatches to train on; other data unchanged.
+    """A `Loader` for a DataLoader to train on; other data unchanged.
 
     Raises:
         TypeError, ValueError: as `Loader`; `num_data` is given for data whose rows are known, or missing for a loader.
     """
-    if isinstance(data, Loader | TorchDataset):
+    if isinstance(data, Loader):
         return data
-    if isinstance(data, Dataset | Mapping | tuple) or (num_data is None and not isinstance(data, DataLoader)):
+    if not isinstance(data, DataLoader):
         if num_data is not None:
             raise ValueError(
-                "num_data is the number of rows behind the minibatches of a loader, and must be left out where data have "
+                "num_data is the number of rows behind a DataLoader's minibatches, and must be left out where data have "
                 f"rows of their own; got {num_data} and {shown(data)}"
             )
         return data
@@ -196,14 +186,18 @@ def read_for(data: Any, *, missing: bool = False) -> Loader | None:
 
 
 def _sampler(batches: Any) -> Any:
-    """The sampler that draws the rows of a DataLoader; None if unknown, as with a user-defined batch sampler."""
-    by_batch = getattr(batches, "batch_sampler", None)
-    return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
+    """The sampler of a DataLoader's rows, or of items that are minibatches; None for a user-defined batch sampler."""
+    by_batch = batches.batch_sampler
+    if by_batch is None:
+        return batches.sampler
+    return by_batch.sampler if type(by_batch) is BatchSampler else None
 
 
 def _rows_of(batches: Any) -> int | None:
     """The number of rows of a DataLoader's data set if it visits each of them once per epoch; otherwise None."""
     sampler: Any = _sampler(batches)
+    if batches.batch_sampler is None:
+        return None
     if type(sampler) is SequentialSampler:
         rows, size = len(sampler), batches.batch_sampler.batch_size
         return rows // size * size if batches.batch_sampler.drop_last else rows

@@ -4,7 +4,7 @@
 """
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.distributions.coins import keep_mask, row_correlation
+from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal, PrunedNormal
@@ -32,7 +32,6 @@ __all__ = [
     "TruncatedLogUniform",
     "WeightDistribution",
     "keep_mask",
-    "row_correlation",
 ]
 
 public(__name__, __all__)

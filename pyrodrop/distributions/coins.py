@@ -4,21 +4,22 @@ A generator gives 64-bit random words. They are cut into integers u, and a unit 
 a threshold t. This is several times as fast as drawing one float per unit. Three functions do it:
 
     coins          keep = [u < t],    t = max(floor(2^16 (1 - r) + v), 1)     training: any rates, one operation in a trace
-    keep_mask      keep = [u >= t],   t = floor(2^b r) + [v < frac(2^b r)]    prediction: one rate, b = 8 or 16
+    keep_mask      keep = [u >= t],   t = floor(2^b r) + [v < frac(2^b r)]    prediction: one rate
     fill_stacked   keep = [u < t] or [u = t and v < frac(2^8 (1 - r))],   t = floor(2^8 (1 - r))    replicates
 
-r is the drop rate, u is uniform on {0, ..., 2^b - 1} (b = 16 for `coins`) and v is uniform on [0, 1). The threshold is
-random ("dithered") so that the rate is exact on average, E[t] = 2^16 (1 - r) or 2^b r. A fixed threshold would be wrong by
-up to 2^-b. The maximum, without which t = 0 would need a 17th bit, matters only for 1 - r < 2^-16.
+r is the drop rate, u is uniform on {0, ..., 2^b - 1} and v is uniform on [0, 1). b = 16, but 8 for `keep_mask` where 2^8 r
+is whole. The threshold is random ("dithered") so that the rate is exact on average, E[t] = 2^16 (1 - r) or 2^b r. A fixed
+threshold would be wrong by up to 2^-b. The maximum, without which t = 0 would need a 17th bit, matters only for
+1 - r < 2^-16.
 
 `coins` draws one v per mask, `keep_mask` one v per row, where a row is all entries along the last axis. `fill_stacked` draws
 one v for every entry with u = t, so that its entries are independent. Entries with the same v share their threshold, which
 gives any two of them the correlation
 
-    corr = F (1 - F) / (4^b r (1 - r)),   F = frac(2^b r)
+    corr = F (1 - F) / (4^16 r (1 - r)),   F = frac(2^16 r)
 
-It is 0 where r is a multiple of 2^-b and at most 1 / (4^(b+1) r (1 - r)) elsewhere: for r = .1, 4e-5 with 8 bits and 6e-10
-with 16 bits. Entries with different v are independent.
+It is 0 where r is a multiple of 2^-16 and at most 1 / (4^17 r (1 - r)) elsewhere: for r = .1, 6e-10. Entries with
+different v are independent.
 
 `coins` returns floats and `keep_mask` booleans. On a CPU both compare with NumPy, whose comparison is vectorised, unlike
 PyTorch's. On a GPU `coins` and `fill_stacked` compare a uniform float per entry with 1 - r: a mask is two kernels there. The
@@ -36,12 +37,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, counts, instance, real, shown, tensor
+from pyrodrop.arguments import counts, instance, real, shown, tensor
 from pyrodrop.distributions.weight import Size
 from pyrodrop.private_apis import in_function_transform
 
 _LOWEST = -(2**15)  # the smallest 16-bit integer
-_PIECES = {8: torch.uint8, 16: torch.int16}
 
 
 def coins(keep: Tensor, shape: Size) -> Tensor:
@@ -163,8 +163,6 @@ def keep_mask(
     shape: Sequence[int],
     drop_rate: float,
     *,
-    bits: int | None = None,
-    generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Draw independent booleans that are True with probability 1 - `drop_rate`.
@@ -172,70 +170,33 @@ def keep_mask(
     Args:
         shape: shape of the mask. Entries along its last axis share a random threshold, see the module's docstring.
         drop_rate: probability of False, in [0, 1).
-        bits: random bits per entry, 8 or 16. If None, 8 where `drop_rate` is a multiple of 1/256 and 16 elsewhere.
-        generator: a generator on `device`; PyTorch's default one if None.
-        device: device of the mask; the CPU if None.
+        device: device of the mask, whose default generator is used; the CPU if None.
 
     Returns:
         A bool tensor.
 
     Raises:
-        ValueError: `drop_rate` is outside [0, 1), `bits` is neither 8 nor 16, or a size of `shape` is negative.
+        ValueError: `drop_rate` is outside [0, 1), or a size of `shape` is negative.
         TypeError: an argument is of another type.
     """
     if not isinstance(shape, torch.Size):
         shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
     drop_rate = _one_rate(drop_rate)
     instance(device, torch.device | str | None, "device", "a torch.device, its name, or None")
-    if bits is None:
-        bits = 8 if (256 * drop_rate).is_integer() else 16
-    else:
-        _check_bits(bits)
-    if generator is not None:
-        instance(generator, torch.Generator, "generator", "a torch.Generator")
-    words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
-    pieces = words.view(_PIECES[bits])[: shape.numel()].view(shape)
+    bits, piece, lowest = (8, torch.uint8, 0) if (256 * drop_rate).is_integer() else (16, torch.int16, _LOWEST)
+    words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device))
+    pieces = words.view(piece)[: shape.numel()].view(shape)
     # The smaller of the two probabilities has a threshold that fits into `bits` bits.
     rare = drop_rate > 0.5
-    thresholds = _thresholds(shape, 1 - drop_rate if rare else drop_rate, bits, generator, device)
+    fraction, whole = math.modf(2**bits * (1 - drop_rate if rare else drop_rate))
+    threshold: Tensor | int = int(whole) + lowest
+    if fraction:  # one threshold per row
+        dither = torch.rand((*shape[:-1], 1) if shape else (), device=device) < fraction
+        threshold = dither.to(piece) + threshold
     if pieces.device.type == "cpu":
-        cuts = thresholds if isinstance(thresholds, int) else thresholds.numpy()
+        cuts = threshold if isinstance(threshold, int) else threshold.numpy()
         return _compared(np.less if rare else np.greater_equal, pieces.numpy(), cuts)
-    return pieces < thresholds if rare else pieces >= thresholds
-
-
-def _thresholds(
-    shape: torch.Size,
-    rate: float,
-    bits: int,
-    generator: torch.Generator | None,
-    device: torch.device | str | None,
-) -> Tensor | int:
-    """One threshold per row, with mean ``2^bits rate`` above the dtype's smallest value; an int if this mean is whole."""
-    fraction, whole = math.modf(2**bits * rate)
-    lowest = 0 if bits == 8 else _LOWEST
-    if not fraction:
-        return int(whole) + lowest
-    rows = (*shape[:-1], 1) if shape else ()
-    dither = torch.rand(rows, generator=generator, device=device) < fraction
-    return dither.to(_PIECES[bits]) + (int(whole) + lowest)
-
-
-def row_correlation(drop_rate: float, bits: int) -> float:
-    """Correlation of two entries in the same row of a `keep_mask`: the last equation of the module's docstring.
-
-    Args:
-        drop_rate: probability of False, in [0, 1).
-        bits: random bits per entry, 8 or 16.
-
-    Raises:
-        ValueError: `drop_rate` is outside [0, 1), or `bits` is neither 8 nor 16.
-        TypeError: an argument is no number.
-    """
-    drop_rate = _one_rate(drop_rate)
-    _check_bits(bits)
-    fraction = math.modf(2**bits * drop_rate)[0]
-    return fraction * (1 - fraction) / (4**bits * drop_rate * (1 - drop_rate)) if fraction else 0.0
+    return pieces < threshold if rare else pieces >= threshold
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
@@ -260,20 +221,14 @@ def _one_rate(drop_rate: float | Tensor) -> float:
     return real(drop_rate, "drop_rate", "the probability of dropping an input unit", least=0, below=1)
 
 
-def _check_bits(bits: int) -> None:
-    count(bits, "bits", "the number of random bits per entry of a mask, 8 or 16,", least=8, most=16)
-    if bits not in _PIECES:
-        raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
-
-
 def _num_words(count: int) -> int:
     """Number of 64-bit words with 16 bits for each of `count` entries and for the dither."""
     return (count + 4) // 4
 
 
-def _fill(words: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def _fill(words: Tensor) -> Tensor:
     """Fill with random 64-bit words; ``random_()`` without bounds would leave the sign bit 0."""
-    return words.random_(-(2**63), None, generator=generator)
+    return words.random_(-(2**63), None)
 
 
 def _compared(comparison: Callable[..., Any], pieces: np.ndarray, threshold: Any) -> Tensor:

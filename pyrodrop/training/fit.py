@@ -74,8 +74,8 @@ def fit(
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments; it may be left out, see above.
         data: a pair (x, y) in their own units; a `Dataset`, whose standardisation a model of `pyrodrop.models` takes over; a
-            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or an
-            iterable of minibatches, such as a `DataLoader`.
+            mapping of arguments of another Pyro program, whose plates may take subsamples and whose epoch is a step; or a
+            `DataLoader`.
         steps: number of gradient steps; needed if a guide is given.
         num_data: rows of the data set behind a loader; None for a DataLoader that visits each of them once per epoch.
         batch_size: rows per minibatch; all rows if None.

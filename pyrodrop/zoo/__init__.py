@@ -20,7 +20,8 @@ import torch
 from pyrodrop import arguments
 from pyrodrop.devices import resolve
 from pyrodrop.names import known, public
-from pyrodrop.zoo import co2, concrete, kingma, lenet, read, sparse, tables, trained, uci
+from pyrodrop.zoo import trained
+from pyrodrop.zoo.entries import ENTRIES
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
 from pyrodrop.zoo.posterior import ExactPosterior
@@ -33,9 +34,6 @@ __all__ = [
 public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
-
-_SETS = (co2, concrete, kingma, uci, lenet, sparse, tables, read)
-ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 
 def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:

@@ -19,7 +19,7 @@ from pyrodrop.data import Dataset, foong2020, mauna_loa, mnist, uci
 from pyrodrop.likelihoods import Categorical, Gaussian, Likelihood
 from pyrodrop.models import MLP
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.zoo.uci import SETTINGS
+from pyrodrop.zoo.entries import SETTINGS
 
 DIGITS, TEST_DIGITS, SIDE = 160, 500, 7  # digits to train and to test, and their side after averaging squares of 4 x 4
 SLICE_STEP = 5  # of the 500 points of the diagonal slice

@@ -10,23 +10,11 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
+from pyrodrop import data as published
 from pyrodrop.constraints import Text, checked
-from pyrodrop.data import (
-    Dataset,
-    Split,
-    airfoil,
-    bikes,
-    gal2016,
-    gospels,
-    larynx,
-    line_split,
-    mauna_loa,
-    mnist,
-    solar,
-    toy,
-    uci,
-)
-from pyrodrop.data.tables import SPLITS, UCI
+from pyrodrop.data import Dataset, Split, uci
+from pyrodrop.data.files import UCI
+from pyrodrop.data.published import SPLITS
 from pyrodrop.scaling import Standardize
 
 
@@ -47,16 +35,22 @@ class Source:
     load: Callable[[], Sequence[Split]]
 
 
-def _folds(data: Dataset, name: str, units: tuple[str, str], source: str) -> list[Split]:
+def _alone(load: Callable[[], Split]) -> list[Split]:
+    return [load()]
+
+
+def _larynx() -> list[Split]:
     """Five splits such that every row is in one test part; x is standardised by the training rows."""
+    data = published.larynx()
     number = torch.arange(len(data)) % 5
     data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
+    source = "Kardaun (1983), in lifelines (MIT)"
     splits = []
     for fold in range(5):
         rows = data.rows(number != fold), data.rows(number == fold)
         inputs = Standardize.of(rows[0].x)
         train, test = (Dataset(each.x, each.y, inputs=inputs) for each in rows)
-        splits.append(Split(f"{name}-{fold}", train, test, *units, source))
+        splits.append(Split(f"larynx-{fold}", train, test, "years and stage", "years", source))
     return splits
 
 
@@ -64,11 +58,11 @@ def _changed(split: Split, change: Callable[[Dataset], Dataset]) -> Split:
     return replace(split, train=change(split.train), test=change(split.test))
 
 
-def _small_digits() -> list[Split]:
+def _small_digits() -> Split:
     """The first digits of both parts of MNIST, averaged over squares of 2 x 2 pixels: ``[N, 1, 14, 14]``."""
-    split = mnist(flat=False)
+    split = published.mnist(flat=False)
     first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
-    return [_changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))]
+    return _changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))
 
 
 def _grades() -> list[Split]:
@@ -79,57 +73,60 @@ def _grades() -> list[Split]:
     ]
 
 
-SOURCES: dict[str, Source] = {
-    "airfoil": Source("sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", airfoil),
-    "bikes": Source("bicycles hired per hour: 17,379 rows of 12 inputs, one random split", bikes),
-    "mauna-loa": Source(
-        "monthly CO2 at Mauna Loa, ppm by year: 272 months to train, 249 to test", lambda: [mauna_loa()]
-    ),
-    "gal2016/co2": Source(
+_TABLE = "{:,} rows of {} inputs, {} published splits"
+_ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
+    "mauna-loa": ("monthly CO2 at Mauna Loa, ppm by year: 272 months to train, 249 to test", published.mauna_loa),
+    "gal2016/co2": (
         "the CO2 series of Gal & Ghahramani (2016), standardised: 272 months to train, no truth to test",
-        lambda: [gal2016("co2")],
+        published.gal2016,
     ),
-    "gospels": Source(
-        "Mark and Luke in sequences of 50 characters, y the next ones: 3,803 to train, 423 to test", lambda: [gospels()]
+    "gospels": (
+        "Mark and Luke in sequences of 50 characters, y the next ones: 3,803 to train, 423 to test", published.gospels,
     ),
-    "line-1000": Source("y = 2 x + 8 + N(0, 1): 1,000 to train, 2,000 to test", lambda: [line_split(1000)]),
-    "mnist": Source("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", lambda: [mnist()]),
-    "mnist/images": Source(
-        "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
+    "line-1000": ("y = 2 x + 8 + N(0, 1): 1,000 to train, 2,000 to test", lambda: published.line_split(1000)),
+    "mnist": ("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", published.mnist),
+    "mnist/images": (
+        "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: published.mnist(flat=False),
     ),
-    "mnist/small": Source(
-        "digits as images of 14 x 14, means of 2 x 2 pixels: the first 6,000 to train, 2,000 to test", _small_digits
+    "mnist/small": (
+        "digits as images of 14 x 14, means of 2 x 2 pixels: the first 6,000 to train, 2,000 to test", _small_digits,
     ),
-    "solar": Source(
+    "solar": (
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
-        lambda: [solar()],
+        published.solar,
     ),
-    "larynx": Source(
-        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds",
-        lambda: _folds(larynx(), "larynx", ("years and stage", "years"), "Kardaun (1983), in lifelines (MIT)"),
+    "solar/plain": (
+        "the windows of solar as they are, without a standardisation: 273 to train, 75 to test",
+        lambda: _changed(published.solar(), lambda rows: Dataset(rows.x, rows.y)),
     ),
-    "toys/motorcycle": Source(
-        "head acceleration by time after an impact: 90 rows to train, 43 to test", lambda: [toy("motorcycle")]
+    "toys/motorcycle": (
+        "head acceleration by time after an impact: 90 rows to train, 43 to test", lambda: published.toy("motorcycle"),
     ),
-    "toys/snelson": Source("Snelson's example: 136 rows to train, 64 to test", lambda: [toy("snelson")]),
-    "toys/in-between": Source(
+    "toys/snelson": ("Snelson's example: 136 rows to train, 64 to test", lambda: published.toy("snelson")),
+    "toys/in-between": (
         "a cosine on both sides of a gap: 60 rows to train, 15 to test among them and 85 in the gap",
-        lambda: [toy("in-between")],
+        lambda: published.toy("in-between"),
+    ),
+}  # fmt: skip
+SOURCES: dict[str, Source] = {
+    **{name: Source(summary, functools.partial(_alone, load)) for name, (summary, load) in _ONE.items()},
+    "larynx": Source(
+        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds", _larynx
     ),
     "uci/wine-grades": Source(
         "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
         _grades,
     ),
-    "solar/plain": Source(
-        "the windows of solar as they are, without a standardisation: 273 to train, 75 to test",
-        lambda: [_changed(solar(), lambda rows: Dataset(rows.x, rows.y))],
+    "airfoil": Source(
+        "sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", functools.partial(uci, "airfoil")
+    ),
+    "bikes": Source(
+        "bicycles hired per hour: 17,379 rows of 12 inputs, one random split", functools.partial(uci, "bikes")
     ),
     **{
         f"uci/{name}": Source(
-            f"UCI {table.file.split('/')[1]}: {table.rows:,} rows of {table.columns - 1} inputs, {SPLITS[name]} published "
-            "splits",
-            functools.partial(uci, name),
+            f"UCI {folder}: {_TABLE.format(rows, columns - 1, SPLITS[name])}", functools.partial(uci, name)
         )
-        for name, table in UCI.items()
+        for name, (folder, rows, columns, _) in UCI.items()
     },
 }

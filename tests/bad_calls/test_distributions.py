@@ -83,7 +83,6 @@ REFUSED: Table = {
         *each(lambda rate: distributions.keep_mask((4, 3), rate), RATES),
         *each(lambda rate: guides.BernoulliDropout(PLAIN, drop_rate=rate), RATES),
         *each(lambda rate: priors.Gaussian().weight_decay(drop_rate=rate, num_data=9, precision=1.0), RATES),
-        (lambda: distributions.row_correlation(0.1, 12), "bits .*must be 8 or 16; got 12"),
     ],
     "distributions.shape": [
         *each(lambda shape: distributions.LogUniform(shape), SIZES),
@@ -247,5 +246,4 @@ def test_forms_of_a_rate() -> None:
     assert bool((distributions.BernoulliMixture(LOC, torch.tensor([0.0, 0.5])).rsample()[:, 0] == 1).all())
     mask = distributions.keep_mask([0, 3], 0.5)
     assert (mask.shape, mask.dtype) == ((0, 3), torch.bool)
-    assert distributions.row_correlation(0.0, 8) == 0.0
     assert InputUnits(0).count(torch.Size((4, 2))) == 4

@@ -16,7 +16,6 @@ from .judge import Table, assert_refused, table
 from .shared import X, dropout_network, model
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
-IMAGES, ANGLES = torch.rand(2, 1, 4, 4), torch.tensor([0.0, 90.0])
 
 
 class _Q(dist.Normal):
@@ -57,10 +56,6 @@ REFUSED: Table = {
             "model must have a method",
         ),
         (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be"),
-    ],
-    "data.turned": [
-        (lambda: data.turned(IMAGES[..., 1:], ANGLES), r"turned needs square images .*got \(2, 1, 4, 3\)"),
-        (lambda: data.turned(IMAGES.byte(), ANGLES), "images must be of a floating-point dtype; got torch.uint8"),
     ],
     "data.perturbed": [
         (lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1), "y of real numbers, to which"),

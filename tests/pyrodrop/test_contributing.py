@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from pyrodrop import guides, likelihoods, models, priors, reparam, zoo
+from pyrodrop import guides, likelihoods, models, priors, reparam
 from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.guides import Ensemble, Guide
 from pyrodrop.likelihoods import Likelihood
@@ -85,9 +85,3 @@ def test_every_experiment_is_a_job() -> None:
     runs = {p for p in files if re.search(r"^def run\(|import .*\brun\b", p.read_text(encoding="utf-8"), re.MULTILINE)}
     names = {(path.parent.name if path.name == "__init__.py" else path.stem).replace("_", "-") for path in runs}
     assert names == set(JOBS)
-
-
-def test_every_file_of_entries_is_in_the_zoo() -> None:
-    folder = ROOT / "pyrodrop" / "zoo"
-    files = {p.stem for p in folder.glob("*.py") if re.search(r"^ENTRIES", p.read_text(encoding="utf-8"), re.MULTILINE)}
-    assert files - {"__init__"} == {entries.__name__.rsplit(".", 1)[1] for entries in zoo._SETS}

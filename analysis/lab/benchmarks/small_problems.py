@@ -81,7 +81,7 @@ def _of_file(name: str) -> Callable[[_Random], _Made]:
 
 def _airfoil(random: _Random) -> _Made:
     """Sound level by frequency, the first of five inputs."""
-    table = data.airfoil()
+    table = data.uci("airfoil")
     return table.x[:, 0].numpy(), table.y[:, 0].numpy(), None
 
 

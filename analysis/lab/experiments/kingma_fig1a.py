@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from pyrodrop import zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -26,7 +27,8 @@ from pyrodrop.files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.names import known, some
 from pyrodrop.training.replicates import fit_replicates
-from pyrodrop.zoo.kingma import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF, network, training
+from pyrodrop.zoo.entries import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF
+from pyrodrop.zoo.networks import digits
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
 COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
@@ -106,11 +108,11 @@ def _measure(
     models, posteriors = [], []
     for number in range(settings["seeds"]):
         with seeded(settings["seed"] + number, torch.device("cpu")):
-            models.append(network(data, method=method, width=width))
+            models.append(digits(data, width=width, prior=METHODS[method].prior))
             posteriors.append(METHODS[method].guide(models[-1]))
     many = fit_replicates(
         models, posteriors, data, count=settings["seeds"], seed=settings["seed"], device=device, progress=progress,
-        **training(data, epochs=settings["epochs"]),
+        **zoo.entry(f"kingma-fig1a/{method}").training(data, epochs=settings["epochs"]),  # type: ignore[call-arg]
     )  # fmt: skip
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")

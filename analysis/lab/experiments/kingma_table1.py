@@ -35,7 +35,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.kingma import TABLE_1_BATCH as BATCH
+from pyrodrop.zoo.entries import TABLE_1_BATCH as BATCH
 
 # Top layer after 10 and 100 epochs, bottom layer after 10 and 100.
 PUBLISHED: Mapping[str, tuple[float, float, float, float]] = {
@@ -81,7 +81,7 @@ def run(
             checkpoint = _checkpoint(experiment.folder, column)
             fit = fit_resumed(
                 zoo.entry(name), data, Checkpoint(checkpoint, every=5 * per_epoch),
-                seed=job.seed, device=job.device, steps=epochs * per_epoch, progress=job.progress,
+                seed=job.seed, device=job.device, steps=epochs * per_epoch, batch_size=BATCH, progress=job.progress,
             )  # fmt: skip
             for row in tqdm(
                 PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if job.quiet else None

@@ -18,7 +18,7 @@
 # images that are no digits?
 #
 # The network is that of figure 1b of [Kingma, Salimans & Welling (2015)](https://arxiv.org/abs/1506.02557) at a quarter of
-# its width, on 10,000 digits of MNIST. The paper has CIFAR-10 (`data.cifar10`).
+# its width, on 10,000 digits of MNIST. The paper has CIFAR-10.
 #
 # The same steps work for any network of images: see [Bring your own network](3_bring_your_own_network.ipynb), and
 # [Your trained network](7_your_trained_network.ipynb) for one that was trained with dropout before.

@@ -17,8 +17,8 @@
 # How many bicycles will be hired in this hour, and how sure is the answer, where the table has words, numbers, and sensors
 # that failed?
 #
-# The table is [bike sharing](https://archive.ics.uci.edu/dataset/275/bike+sharing+dataset) in Washington (`data.bikes`). It
-# has categories as codes, and two sensors that say 0 where they mean that they do not know.
+# The table is [bike sharing](https://archive.ics.uci.edu/dataset/275/bike+sharing+dataset) in Washington.
+# It has categories as codes, and two sensors that say 0 where they mean that they do not know.
 
 # %%
 # %matplotlib inline
@@ -33,7 +33,7 @@ from sklearn.preprocessing import OneHotEncoder
 from pyrodrop import data, likelihoods, metrics
 from pyrodrop.sklearn import NetworkRegressor
 
-bikes = data.bikes()[0]
+bikes = data.uci("bikes")[0]
 calendar = ["season", "year", "month", "hour", "holiday", "weekday", "working"]
 names = [*calendar, "weather", "temp", "felt", "humidity", "wind"]
 

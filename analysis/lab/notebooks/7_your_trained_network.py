@@ -28,7 +28,8 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics
-from pyrodrop.data import mnist, turned
+from pyrodrop.analysis.lab.zoo.shifted import turned
+from pyrodrop.data import mnist
 
 torch.manual_seed(0)
 digits = mnist(flat=False, progress=False)

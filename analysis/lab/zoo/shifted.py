@@ -26,13 +26,13 @@ import matplotlib
 import torch
 from matplotlib.ft2font import FT2Font
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torch.nn.functional import affine_grid, grid_sample, interpolate
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.json_files import write_json
 from pyrodrop.analysis.zoo.references import SHIFTED, shifted
-from pyrodrop.data import mnist, turned
+from pyrodrop.data import mnist
 from pyrodrop.guides import Point
 from pyrodrop.metrics import accuracy, auroc, ece, entropy_split
 from pyrodrop.training.result import Fit
@@ -71,6 +71,21 @@ def _letter(font: FT2Font, letter: str) -> Tensor:
     image = torch.zeros(1, 28, 28)
     image[0, top : top + size[0], left : left + size[1]] = small
     return image
+
+
+def turned(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate every square image ``[N, C, H, H]`` counterclockwise by every angle ``[A]``: ``[A, N, C, H, H]``.
+
+    x'(r) = x(R(-angle) r),   zero outside,   bilinear between pixels
+    """
+    angles, (n, *shape) = torch.deg2rad(degrees.to(images)), images.shape
+    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    # The source position of each pixel, with x to the right and y down: counterclockwise as displayed.
+    back = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
+    count = len(angles)
+    grid = affine_grid(back, [count, n * shape[0], *shape[1:]], align_corners=False)
+    stack = images.reshape(1, n * shape[0], *shape[1:]).expand(count, -1, -1, -1)
+    return grid_sample(stack, grid, align_corners=False).reshape(count, n, *shape)
 
 
 def images() -> tuple[dict[str, Tensor], Tensor]:

@@ -32,7 +32,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "concrete": (
         "--seeds 2 --sizes 10 --jobs 1",
-        {"pyrodrop.zoo.concrete.WIDTH": 16, "pyrodrop.zoo.concrete.EPOCHS": {10: 30}},
+        {"pyrodrop.zoo.entries.CONCRETE_WIDTH": 16, "pyrodrop.zoo.entries.CONCRETE_EPOCHS": {10: 30}},
     ),
     "continual": ("--seeds 1 --steps 3 --digits 300 --jobs 1", {}),
     "critiques": ("--panels osband --preset quick --jobs 1", {}),

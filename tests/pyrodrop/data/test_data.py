@@ -10,12 +10,11 @@ import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
-from scipy import ndimage
 
 import pyrodrop
 from pyrodrop import data, guides, metrics
-from pyrodrop.data import Dataset, turned
-from pyrodrop.data.gospels import CHARACTERS, SIZE
+from pyrodrop.data import Dataset
+from pyrodrop.data.published import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
 from tests.small import mlp, normal
@@ -67,14 +66,14 @@ def test_windows_of_the_solar_series_are_cut_where_its_last_years_begin(data_fol
         for line in (data_folder / "gal2016" / f"solar_{part}.csv").read_text().splitlines()[1:]
     ]
     series = [value for _, value in sorted(rows)]
-    split = data.solar(past=4, ahead=3)
+    split = data.solar()
     windows = [*zip(split.train.x, split.train.y, strict=True), *zip(split.test.x, split.test.y, strict=True)]
     assert len(split.test) == 75
-    for year, (x, y) in enumerate(windows, 4):  # the last year that the window knows
-        changes = [series[t] - series[t - 1] for t in range(year - 3, year + 1)]
+    for year, (x, y) in enumerate(windows, 22):  # the last year that the window knows
+        changes = [series[t] - series[t - 1] for t in range(year - 21, year + 1)]
         assert x[:, 0].tolist() == pytest.approx(changes, abs=1e-6)
-        assert float(y) == pytest.approx(series[year + 3] - series[year], abs=1e-6)
-        assert (year + 3 >= 300) == (year - 4 >= len(split.train))
+        assert float(y) == pytest.approx(series[year + 5] - series[year], abs=1e-6)
+        assert (year + 5 >= 300) == (year - 22 >= len(split.train))
     assert split.test.inputs is split.train.inputs
     assert float(split.train.inputs(split.train.x).std(correction=0)) == pytest.approx(1, abs=1e-4)  # type: ignore[misc]
 
@@ -85,7 +84,7 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
         "".join(bible.scripture_content[bible.verse_start_indices[first] : bible.verse_end_indices[last]])
         for first, last in ((41_001_001, 41_016_020), (42_001_001, 42_024_053))
     )
-    split = data.gospels(40)
+    split = data.gospels()
     shown = ["".join(CHARACTERS[code] for code in part.flatten()) for part in (split.train.x, split.test.x)]
     text = "".join(shown)
     assert text.startswith(
@@ -94,9 +93,9 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
     assert text.startswith(mark.strip())
     assert luke.strip().startswith(text[text.index("Forasmuch as many have taken in hand") :][:10_000])
     assert len(shown[1]) / len(text) == pytest.approx(0.1, abs=1e-3)
-    assert 0 <= SIZE - len(text) <= 40
+    assert 0 <= SIZE - len(text) <= 50
     for part in (split.train, split.test):
-        assert part.x.shape == part.y.shape == (len(part), 40)
+        assert part.x.shape == part.y.shape == (len(part), 50)
         assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])
     assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
 
@@ -201,24 +200,6 @@ def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None
     rows.y += 1
     with pytest.raises(ValueError, match="elbo needs the data that this fit was trained on"):
         fit.elbo(2)
-
-
-@pytest.mark.parametrize("size", [28, 7])
-def test_images_turn_as_scipy_turns_them(size: int) -> None:
-    x, angles = torch.rand(3, 2, size, size), torch.tensor([0.0, 16.4, 90.0, 137.0, 180.0, -30.0])
-    ours = turned(x, angles)
-    assert ours.shape == (6, 3, 2, size, size)
-    for a, degrees in enumerate(angles.tolist()):
-        theirs = ndimage.rotate(x.numpy(), degrees, axes=(3, 2), reshape=False, order=1)
-        rows, columns = torch.meshgrid(*(torch.arange(size) - (size - 1) / 2,) * 2, indexing="ij")
-        within = (rows**2 + columns**2).sqrt() < size / 2 - 1
-        torch.testing.assert_close(ours[a][..., within], torch.tensor(theirs)[..., within], atol=1e-4, rtol=0)
-
-
-def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
-    x = torch.rand(1, 1, 5, 5)
-    torch.testing.assert_close(turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
-    torch.testing.assert_close(turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)
 
 
 IDS, MASK, KINDS = torch.arange(12).reshape(6, 2), torch.ones(6, 2), torch.arange(6) % 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from pyrodrop import data
-from pyrodrop.data.download import data_file
+from pyrodrop.data.files import FILES, File, located
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -75,12 +74,14 @@ def files(folder: Path) -> list[str]:
 def test_a_file_is_downloaded_once_through_a_bad_connection(server: Server, tmp_path: Path) -> None:
     server.breaks = lambda number: number < 3
     for _ in range(2):
-        path = data_file("set/file", "the file", f"{server.url}/file", SHA256)
+        path = located(File("set/file", (), SHA256, f"{server.url}/file"), "the file")
         assert path.read_bytes() == CONTENT
         assert files(tmp_path) == ["set/file"], "nothing is left beside it"
         assert server.asked == 3
     path.write_bytes(CONTENT[:-1])
-    assert data_file("set/file", "the file", f"{server.url}/file", SHA256).read_bytes() == CONTENT, "it is made anew"
+    assert located(File("set/file", (), SHA256, f"{server.url}/file"), "the file").read_bytes() == CONTENT, (
+        "it is made anew"
+    )
 
 
 @pytest.mark.parametrize("failure", ["breaks", "404", "no server"])
@@ -93,16 +94,15 @@ def test_what_cannot_be_downloaded_says_from_where_and_how_to_do_without(
     with pytest.raises(
         ConnectionError, match=f"the file could not be downloaded from {url} .*put it at {tmp_path}.*set PYRODROP_DATA"
     ):
-        data_file("set/file", "the file", url, SHA256)
+        located(File("set/file", (), SHA256, url), "the file")
     assert files(tmp_path) == []
 
 
 LOADERS = {
-    "uci": ("pyrodrop.data.tables", lambda: data.uci("yacht"), "TABLES", "/data.txt"),
-    "mnist": ("pyrodrop.data.mnist", lambda: data.mnist(progress=False), "URL", "/"),
-    "cifar10": ("pyrodrop.data.cifar10", lambda: data.cifar10(progress=False), "URL", "/cifar10"),
-    "gal2016": ("pyrodrop.data.tables", lambda: data.gal2016("co2"), "TABLES", "/series.h5"),
-    "foong2020": ("pyrodrop.data.tables", data.foong2020, "TABLES", "/origin.txt"),
+    "uci": (lambda: data.uci("yacht"), "data.txt"),
+    "mnist": (lambda: data.mnist(progress=False), "images.gz"),
+    "gal2016": (lambda: data.gal2016("co2"), "series.h5"),
+    "foong2020": (data.foong2020, "origin.txt"),
 }
 
 
@@ -111,13 +111,11 @@ def test_what_is_not_the_data_never_enters_the_cache(
     name: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as the page of a hotel's network."""
-    place, load, url, path = LOADERS[name]
+    load, path = LOADERS[name]
     server.content = PORTAL
-    module, address = importlib.import_module(place), f"{server.url}{path}"
-    if url == "TABLES":
-        monkeypatch.setattr(module, url, {name: file._replace(url=address) for name, file in module.TABLES.items()})
-    else:
-        monkeypatch.setattr(module, url, address)
+    for known, file in FILES.items():
+        if file.url:
+            monkeypatch.setitem(FILES, known, file._replace(url=f"{server.url}/{path}"))
     with pytest.raises(ValueError, match=r"and was not kept; it may be the page of a network.*set PYRODROP_DATA"):
         load()
     assert files(tmp_path) == []
@@ -125,16 +123,18 @@ def test_what_is_not_the_data_never_enters_the_cache(
 
 def test_mnist_is_read_from_its_files(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four files of two digits in MNIST's format."""
-    module = importlib.import_module("pyrodrop.data.mnist")  # the package has a function of this name
     idx = {
         "images": b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 28, 28)) + CONTENT[: 2 * 784],
         "labels": b"\0\0\x08\x01" + (2).to_bytes(4, "big") + bytes([7, 2]),
     }
-    raw = {name: idx[name.split("-")[1]] for name in module.SHA256}
-    server.files = {f"/{name}.gz": gzip.compress(content, mtime=0) for name, content in raw.items()}
-    monkeypatch.setattr(module, "URL", f"{server.url}/")
-    monkeypatch.setattr(module, "MD5", {name: hashlib.md5(server.files[f"/{name}.gz"]).hexdigest() for name in raw})
-    monkeypatch.setattr(module, "SHA256", {name: hashlib.sha256(content).hexdigest() for name, content in raw.items()})
+    for name in [name for name in FILES if "ubyte" in name]:
+        content = idx[name.split("-")[1]]
+        server.files[f"/{name}.gz"] = packed = gzip.compress(content, mtime=0)
+        file = FILES[name]._replace(
+            shape=(2, *FILES[name].shape[1:]), url=f"{server.url}/{name}.gz", sha256=hashlib.sha256(content).hexdigest(),
+            published=f"md5:{hashlib.md5(packed).hexdigest()}",
+        )  # fmt: skip
+        monkeypatch.setitem(FILES, name, file)
     split = data.mnist(progress=False)
     assert split.train.x.shape == (2, 784)
     assert split.test.y.tolist() == [7, 2]

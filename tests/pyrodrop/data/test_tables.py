@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,20 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from pyrodrop import data
-from pyrodrop.data import tables as uci
-from pyrodrop.data.tables import TABLES, UCI
+from pyrodrop.data.files import FILES, UCI
 from pyrodrop.zoo.sources import SOURCES
 
-FILES = {"airfoil": ("airfoil.csv", "target", 5), "bikes": ("bike_sharing_hour.csv.gz", "cnt", 1)}
+TABLES = {"airfoil": ("airfoil.csv", "target", 5), "bikes": ("bike_sharing_hour.csv.gz", "cnt", 1)}
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_its_file_and_its_first_split_that_of_bde(name: str, data_folder: Path) -> None:
-    file, target, count = FILES[name]
+    file, target, count = TABLES[name]
     frame = pd.read_csv(data_folder / "tables" / file)
     if name == "bikes":
         assert (frame["cnt"] == frame["casual"] + frame["registered"]).all()
         frame = frame.drop(columns=["instant", "dteday", "casual", "registered"])
-    whole = getattr(data, name)()
+    whole = data.uci(name)
     np.testing.assert_array_equal(whole.x, frame.drop(columns=target).to_numpy(float))
     np.testing.assert_array_equal(whole.y, frame[[target]].to_numpy(float))
     train, test = train_test_split(np.arange(len(frame)), test_size=0.2, random_state=0)
@@ -69,7 +67,7 @@ def test_larynx_has_ends_of_times_and_folds_that_are_all_of_it() -> None:
 @pytest.mark.parametrize("name", UCI)
 def test_the_splits_are_the_published_ones(name: str, data_folder: Path) -> None:
     """The first and the last published test index files of every set, and how many splits there are."""
-    folder = (data_folder / UCI[name].file).parent
+    folder = (data_folder / FILES[name].place).parent
     table = data.uci(name)
     count = int((folder / "n_splits.txt").read_text())
     assert len(table) == count
@@ -112,7 +110,7 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
     content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     with pytest.raises(
-        FileNotFoundError, match=r"published table of yacht is expected at .*uci/yacht/data.txt, but this file does not"
+        FileNotFoundError, match=r"published file of yacht is expected at .*uci/yacht/data.txt, but this file does not"
     ):
         data.uci("yacht")
     file = tmp_path / "uci" / "yacht" / "data.txt"
@@ -120,35 +118,14 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
     file.write_bytes(content[:-2])
     with pytest.raises(
         ValueError,
-        match="not the published table of yacht: its SHA-256 hash is [0-9a-f]+ and should be [0-9a-f]+; remove it",
+        match="not the published file of yacht: the SHA-256 hash of its content is [0-9a-f]+ and should be .*; remove it",
     ):
         data.uci("yacht")
     for changed, said in [
-        (b"1 2 3\n4 5\n", "7 columns of numbers"),
-        (b"1 2 3 4 5 6 7\n" * 2, "308 rows of 7 columns; got 2 rows of 7"),
+        (b"1 2 3\n4 5\n", r"numbers of the shape \[308, 7\]: "),
+        (b"1 2 3 4 5 6 7\n" * 2, r"numbers of the shape \[308, 7\]; got \[2, 7\]"),
     ]:
         file.write_bytes(changed)
-        monkeypatch.setitem(TABLES, "yacht", UCI["yacht"]._replace(sha256=hashlib.sha256(changed).hexdigest()))
+        monkeypatch.setitem(FILES, "yacht", FILES["yacht"]._replace(sha256=hashlib.sha256(changed).hexdigest()))
         with pytest.raises(ValueError, match=said):
             data.uci("yacht")
-
-
-def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a small file of the same format: the year first, then the features; the last rows test."""
-    monkeypatch.setattr(uci, "YEAR_TRAIN", 5)
-    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=7, columns=4))
-    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    file = tmp_path / TABLES["year"].file
-    file.parent.mkdir(parents=True)
-    lines = [f"{1990 + i},{i}.5,{-i},{i * i}" for i in range(7)]
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("YearPredictionMSD.txt", "\n".join(lines))
-    (split,) = data.uci("year")
-    assert split.train.y[:, 0].tolist() == [1990, 1991, 1992, 1993, 1994]
-    assert split.test.x.tolist() == [[5.5, -5, 25], [6.5, -6, 36]]
-    monkeypatch.setitem(TABLES, "year", TABLES["year"]._replace(rows=6, columns=4))
-    with pytest.raises(ValueError, match="6 rows of 4 columns; got 7 rows of 4"):
-        data.uci("year")
-    file.write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="not the archive YearPredictionMSD.txt.zip"):
-        data.uci("year")

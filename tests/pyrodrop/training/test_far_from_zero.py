@@ -126,7 +126,10 @@ DOOR: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a pair": lambda x, y: fit((x, y)),
     "a Dataset": lambda x, y: fit(Dataset(x, y)),
     "a loader": lambda x, y: fit(DataLoader(TensorDataset(x, y), 35)),
-    "minibatches": lambda x, y: fit([(x[:70], y[:70]), (x[70:], y[70:])], num_data=140),
+    "minibatches": lambda x, y: fit(
+        DataLoader([(x[:70], y[:70]), (x[70:], y[70:])], batch_size=None),
+        num_data=140,  # type: ignore[arg-type]
+    ),
     "a frame": lambda x, y: fit(Dataset.from_frame(frame(x, y), "y", standardise=False)),
     "arrays": lambda x, y: fit((x.numpy(), y.numpy())),
     "whole numbers": lambda x, y: fit(((8 * x).long(), (8 * y).long())),

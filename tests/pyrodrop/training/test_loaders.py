@@ -51,13 +51,18 @@ def loader(data: Any = None, **settings: Any) -> DataLoader[Any]:
     return DataLoader(Items() if data is None else data, SIZE, **{"shuffle": True, **settings})
 
 
+def whole(minibatches: Any) -> DataLoader[Any]:
+    """A loader of items that are minibatches."""
+    return DataLoader(minibatches, batch_size=None)
+
+
 def test_the_likelihood_of_a_minibatch_counts_for_all_rows() -> None:
     """Against the density by SciPy's formula: N / B sum of (1/2) tau (y - f)^2 + (1/2) ln(2 pi / tau)."""
     model, guide = pair(guides.Point)
     weights = guide.mean()
     f = torch.func.functional_call(model.network, dict(weights), (X[:SIZE],))
     nll = (2.0 * (Y[:SIZE] - f) ** 2 + 0.5 * np.log(2 * np.pi / 4.0)).sum() * 1000 / SIZE
-    run = pyrodrop.fit(model, guide, [(X[:SIZE], Y[:SIZE])], num_data=1000, steps=1, engine="pyro")
+    run = pyrodrop.fit(model, guide, whole([(X[:SIZE], Y[:SIZE])]), num_data=1000, steps=1, engine="pyro")
     torch.testing.assert_close(run.history[0, 0], nll.detach(), rtol=1e-5, atol=0)
 
 
@@ -94,7 +99,7 @@ def test_epochs_visit_every_row_once_in_new_orders() -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-class Listed:
+class Listed(IterableDataset[Any]):
     """Minibatches in order, which are counted."""
 
     def __init__(self) -> None:
@@ -112,14 +117,14 @@ class Listed:
 @pytest.mark.parametrize("steps", [8, 10])
 def test_a_run_on_a_loader_begins_its_epoch_again(steps: int, tmp_path: Path) -> None:
     settings = {"num_data": ROWS, "kind": guides.Point, "checkpoint": tmp_path / "state"}
-    first, data = fit(Listed(), steps=steps, **settings), Listed()
-    run = fit(data, steps=steps + 5, **settings)
+    first, data = fit(whole(Listed()), steps=steps, **settings), Listed()
+    run = fit(whole(data), steps=steps + 5, **settings)
     assert data.seen[-5:] == [0, 1, 2, 3, 4]
     assert torch.equal(run.history[:steps], first.history)
     if steps == 10:  # at the end of an epoch
-        assert torch.equal(run.history, fit(Listed(), num_data=ROWS, kind=guides.Point, steps=15).history)
+        assert torch.equal(run.history, fit(whole(Listed()), num_data=ROWS, kind=guides.Point, steps=15).history)
     with pytest.raises(ValueError, match=r"data is 5 minibatches \(70 rows\) there and 3 minibatches \(70 rows\) here"):
-        fit([(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(30)], **settings)
+        fit(whole([(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(30)]), **settings)
 
 
 def test_predictions_and_estimates_are_those_of_tensors() -> None:
@@ -154,7 +159,7 @@ def test_named_inputs_may_come_in_any_order(engine: EngineName) -> None:
     named = [({"a": X, "b": X.cos()}, Y), ({"a": X, "b": X.cos()}, Y)]
     turned = [named[0], ({"b": X.cos(), "a": X}, Y)]
     one, other = (
-        pyrodrop.fit(model, guide, data, num_data=2 * ROWS, steps=6, engine=engine) for data in (named, turned)
+        pyrodrop.fit(model, guide, whole(data), num_data=2 * ROWS, steps=6, engine=engine) for data in (named, turned)
     )
     assert torch.equal(one.history, other.history)
 
@@ -165,7 +170,7 @@ def test_sequences_of_varying_length_are_trained_by_pyro() -> None:
     model = models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
     guide = guides.MeanField(model)
     batches = [(torch.randint(9, (6, length)), torch.arange(6) % 2) for length in (3, 5, 4)]
-    runs = [pyrodrop.fit(model, guide, batches, num_data=18, steps=7, engine=e) for e in ("auto", "traced")]  # type: ignore[arg-type]
+    runs = [pyrodrop.fit(model, guide, whole(batches), num_data=18, steps=7, engine=e) for e in ("auto", "traced")]  # type: ignore[arg-type]
     assert [run.settings["engine"] for run in runs] == ["pyro", "traced"]
     torch.testing.assert_close(runs[0].history, runs[1].history, rtol=1e-5, atol=1e-5)
 
@@ -190,23 +195,27 @@ def _named(*names: str) -> list[Any]:
     return [(dict.fromkeys(each, X), Y) for each in names]
 
 
+def refused(minibatches: Any, num_data: int = ROWS) -> Any:
+    return fit(whole(minibatches), num_data=num_data)
+
+
 BAD_Y = Y.clone().masked_fill(torch.arange(ROWS)[:, None] == 40, float("inf"))
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "an iterator": (lambda: fit(iter([(X, Y)]), num_data=ROWS), "iterated again.*got a list_iterator"),
-    "no length": (lambda: fit(DataLoader(_Stream(), SIZE), num_data=ROWS), "must have a length.*__len__"),
-    "no num_data": (lambda: fit([(X, Y)] * 3), "a list of minibatches with num_data"),
+    "an iterator": (lambda: fit(iter([(X, Y)]), num_data=ROWS), "must be left out .*a list_iterator"),
+    "no length": (lambda: fit(DataLoader(_Stream(), SIZE), num_data=ROWS), "must have a length.*no __len__"),
+    "no num_data": (lambda: fit([(X, Y)] * 3), r"as DataLoader\(minibatches, batch_size=None\), with num_data"),
     "a data set": (lambda: fit(Items(), batch_size=4), r"fit also takes DataLoader\(dataset, batch_size=64, shuffle=True\)"),
     "num_data of tensors": (lambda: fit((X, Y), num_data=ROWS), "num_data .* must be left out .*got 70 and a tuple"),
     "a sampler": (lambda: fit(loader(sampler=WeightedRandomSampler([1.0] * ROWS, 9), shuffle=False)), "num_data, .* given"),
     "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None .*got 4"),
-    "more rows in an epoch": (lambda: fit([(X, Y)] * 2, num_data=ROWS), "got 70 for list, which has 140 rows up to"),
+    "more rows in an epoch": (lambda: refused([(X, Y)] * 2), r"got 70 for DataLoader\(list\), which has 140 rows up to"),
     "a part of a data set": (lambda: fit(loader(), num_data=35), "data set, 70 for this DataLoader; got 35: leave it out"),
-    "two dtypes": (lambda: fit([(X, Y), (X.double(), Y)], num_data=2 * ROWS), "minibatch 1 .*x was .*32.*got .*float64"),
-    "other names": (lambda: fit(_named("a", "b"), num_data=2 * ROWS), "minibatch 1 .*x_a was .*32.*got none"),
-    "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 of list: a minibatch must be a pair"),
-    "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
+    "two dtypes": (lambda: refused([(X, Y), (X.double(), Y)], 2 * ROWS), "minibatch 1 .*x was .*32.*got .*float64"),
+    "other names": (lambda: refused(_named("a", "b"), 2 * ROWS), "minibatch 1 .*x_a was .*32.*got none"),
+    "no pairs": (lambda: refused([X, X]), r"minibatch 0 of DataLoader\(list\): a minibatch must be a pair"),
+    "no y": (lambda: refused([{"a": X, "b": Y}]), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 of .*\): y"),
-    "too short": (lambda: fit(_Short(), num_data=ROWS), "Short must yield .* its length, 9, .*got 5"),
+    "too short": (lambda: refused(_Short()), r"Short\) must yield .* its length, 9, .*got 5"),
     "rows left out": (lambda: fit(loader(), steps=1).elbo(2, loader(drop_last=True)), "has 70 rows and yielded 64"),
 }  # fmt: skip
 

@@ -23,17 +23,18 @@ from pyrodrop import arguments, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned, draw, rows_of
+from pyrodrop.analysis.lab.zoo.shifted import turned
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import fit_resumed
-from pyrodrop.data import Dataset, mnist, turned
+from pyrodrop.data import Dataset, mnist
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.lenet import PAPER_STEPS
+from pyrodrop.zoo.entries import PAPER_STEPS
 
 DIGIT, ANGLES, DRAWS = 1, 12, 100
 SEARCHED, SEARCH_DRAWS = 100, 20

@@ -9,10 +9,11 @@ that it has no meaning.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.table import Table
@@ -36,18 +37,36 @@ from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
-from pyrodrop.zoo.sparse import BATCH, METHODS, Method, Net, Recipe, training
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.entries import RECIPES
+from pyrodrop.zoo.entries import SPARSE_BATCH as BATCH
 
 _ROWS = 2000  # digits per forward pass
+
+
+def training(entry: Entry, data: Dataset, epochs: int | None) -> dict[str, Any]:
+    """The entry's arguments of `pyrodrop.fit`, for this number of epochs if it is given; the KL weight is not shortened.
+
+    Raises:
+        ValueError: too few epochs for the weight of the KL divergence to reach 1; sparsity before that is meaningless.
+    """
+    settings: dict[str, Any] = dict(entry.training(data))
+    full = next(epoch for epoch in itertools.count() if settings["kl_weight"](epoch) >= 1)
+    if epochs is not None and epochs <= full:
+        raise ValueError(
+            f"epochs must be more than {full}, as the weight of the KL divergence of {entry.name} reaches 1 in epoch "
+            f"{full + 1} and sparsity has no meaning before; got {epochs}"
+        )
+    return settings if epochs is None else dict(entry.training(data, epochs=epochs))  # type: ignore[call-arg]
 
 
 @with_job_options("device")
 def run(
     job: JobOptions,
     *,
-    net: Net = "lenet-300-100",
-    method: Method = "sparse",
-    recipe: Recipe = "molchanov2017",
+    net: Literal["lenet-300-100", "lenet-5"] = "lenet-300-100",
+    method: Literal["sparse", "ard", "log-normal"] = "sparse",
+    recipe: Literal["molchanov2017", "deepbayes2019", "neklyudov2017"] = "molchanov2017",
     epochs: int | None = None,
     digits: int = 60_000,
     out: Path = Path("runs/sparse"),
@@ -66,9 +85,9 @@ def run(
     Returns:
         What is written to results.json.
     """
-    if method not in METHODS[recipe]:
+    if method not in RECIPES[recipe].methods:
         raise ValueError(
-            f"method must be one of those of the recipe {recipe}, {', '.join(METHODS[recipe])}; got {method!r}"
+            f"method must be one of those of the recipe {recipe}, {', '.join(RECIPES[recipe].methods)}; got {method!r}"
         )
     entry = zoo.entry(f"{method}/{net}-{recipe}")
     digits = arguments.count(digits, "digits", "the number of training digits")
@@ -78,7 +97,7 @@ def run(
     with Experiment.begin("sparse", out, job, about) as experiment:
         folder = experiment.folder
         train = data.train.first(digits)
-        settings = training(train, net=net, recipe=recipe, epochs=epochs)
+        settings = training(entry, train, epochs)
         checkpoint = folder / "training.safetensors"
         say_reused([checkpoint.name] if checkpoint.exists() else [], folder)
         log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())

@@ -1,8 +1,8 @@
 """Posteriors as columns of the UCI table: how to build each for a training split and a grid point.
 
-Network, initial values and the priors of the two penalties are those of `pyrodrop.zoo.uci`. Gaussian processes have no grid
-and no validation; their hyperparameters and noise maximise the evidence of each split, which is exact for up to 10,000 rows,
-with inducing points above:
+Network, initial values and the priors of the two penalties are those of `pyrodrop.zoo.networks`. Gaussian processes have
+no grid and no validation; their hyperparameters and noise maximise the evidence of each split, which is exact for up to
+10,000 rows, with inducing points above:
 
     gp      squared exponential, one length scale per input
     nngp    the infinitely wide network with one hidden layer of ReLU units, including biases
@@ -28,7 +28,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.priors import Prior
 from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.zoo.uci import LR, keras_start, released_prior
+from pyrodrop.zoo.networks import keras_start, released_prior
 
 _STEPS = 8_000_000  # most steps of all replicates of one fit: about ten minutes of a core, then scores are stored
 _START = 10.0  # learned precisions start at this over the variance of y
@@ -129,7 +129,7 @@ class Column:
 
 
 def _gal(data: Dataset, point: Point, penalty: Penalty) -> Prior:
-    """The prior of either penalty; see the docstring of `pyrodrop.zoo.uci`."""
+    """The prior of either penalty; see the docstring of `pyrodrop.zoo.networks`."""
     if penalty == "paper":
         return priors.Gaussian(length_scale=point.length_scale)
     return released_prior(data, point.length_scale, _keep(point))
@@ -157,7 +157,7 @@ def _log_uniform(data: Dataset, point: Point, penalty: Penalty) -> Prior:
     return priors.LogUniform()
 
 
-GAL: Mapping[str, Any] = {"noises": ("grid", "learned", "heteroscedastic"), "lr": LR, "decays": False}
+GAL: Mapping[str, Any] = {"noises": ("grid", "learned", "heteroscedastic"), "lr": 1e-3, "decays": False}
 COLUMNS = {
     "bernoulli": Column(
         lambda model, rate: guides.BernoulliDropout(model, rate or 0.0, mask_input=True), _gal, with_rate=True, **GAL

@@ -20,7 +20,7 @@ import itertools
 from dataclasses import dataclass
 
 from pyrodrop.names import known
-from pyrodrop.zoo.uci import SETTINGS
+from pyrodrop.zoo.entries import SETTINGS
 
 RATES = (0.005, 0.01, 0.05, 0.1)
 VALIDATION = 0.2  # share of the training rows for validation, the last ones

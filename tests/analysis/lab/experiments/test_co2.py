@@ -22,7 +22,8 @@ from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 from pyrodrop.analysis.lab.experiments.co2 import front, learned
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
-from pyrodrop.zoo import co2 as co2_paper
+from pyrodrop.zoo import networks
+from pyrodrop.zoo.entries import DEEP
 
 
 def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
@@ -170,12 +171,14 @@ def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64
     data = Dataset(x, torch.sin(3 * x))
     keep, decay, lr = 0.9, 1e-2, 0.01
     mask = (torch.arange(1024) % 10 > 0).double()
-    model = co2_paper._dropout(data, activation="relu", drop_rate=1 - keep, decay=decay)
+    model = networks.released_series(
+        data, widths=[1, *4 * [1024], 1], activation="relu", drop_rate=1 - keep, decay=decay
+    )
     guide = guides.BernoulliDropout(model, 1 - keep, mask_input=False)
     model, guide = model.double(), guide.double()
     start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
     monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
-    rate = functools.partial(co2_paper.learning_rate, lr=lr, keep=keep, num_data=50)
+    rate = functools.partial(networks.learning_rate, lr=lr, scale=50 * networks.PRECISION, keep=keep, dropped=DEEP)
     trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
     moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pyrodrop import zoo
 from pyrodrop.data import mnist
-from pyrodrop.zoo.kingma import METHODS, falling, network, training
+from pyrodrop.zoo.entries import METHODS
+from pyrodrop.zoo.networks import digits, late
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -18,7 +20,7 @@ def test_methods_start_from_the_published_rates(data_folder: Path) -> None:
     data = mnist().train.first(10)
     hidden = {}
     for name, method in METHODS.items():
-        guide = method.guide(network(data, method=name, width=8))
+        guide = method.guide(digits(data, width=8, prior=method.prior))
         hidden[name] = [float(guide.rates().get(f"layers.{i}.weight", 0.0)) for i in range(4)]
     assert hidden["none"] == [0, 0, 0, 0]
     assert hidden["binary"] == pytest.approx([0.2, 0.5, 0.5, 0.5])
@@ -27,6 +29,6 @@ def test_methods_start_from_the_published_rates(data_folder: Path) -> None:
 
 
 def test_the_rate_falls_over_the_second_half() -> None:
-    assert [falling(step, steps=100) for step in (0, 50, 75, 100)] == [1, 1, 0.5, 0]
-    data = torch.zeros(1000)
-    assert training(data, epochs=3)["steps"] == 30  # type: ignore[arg-type]
+    assert [late(share) for share in (0, 0.5, 0.75, 1)] == [1, 1, 0.5, 0]
+    data, entry = torch.zeros(1000), zoo.entry("kingma-fig1a/none")
+    assert entry.training(data, epochs=3)["steps"] == 30  # type: ignore[arg-type, call-arg]

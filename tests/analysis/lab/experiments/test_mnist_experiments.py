@@ -13,7 +13,7 @@ import torch
 from pyrodrop import cli
 from pyrodrop.analysis.lab.experiments import kingma_table1
 from pyrodrop.data import mnist
-from pyrodrop.data.mnist import SHA256
+from pyrodrop.data.files import FILES
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -33,15 +33,18 @@ def test_mnist_is_what_it_should_be(data_folder: Path) -> None:
 
 def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set, so MNIST's train-images"):
+    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set, so the published file of train-images"):
         mnist()
     folder = tmp_path / "mnist"
     folder.mkdir()
     file = folder / "train-images-idx3-ubyte.gz"
     content = b"\0\0\x08\x03" + b"\0" * 40
     file.write_bytes(gzip.compress(content))
-    found, wanted = hashlib.sha256(content).hexdigest(), SHA256["train-images-idx3-ubyte"]
-    with pytest.raises(ValueError, match=f"{file} does not contain.* is {found} and should be {wanted}; remove it"):
+    found, wanted = hashlib.sha256(content).hexdigest(), FILES["train-images-idx3-ubyte"].sha256
+    with pytest.raises(
+        ValueError,
+        match=f"{file} is not the published file of train-images.* is {found} and should be {wanted}; remove it",
+    ):
         mnist()
     for broken in (b"half a file", gzip.compress(content)[:-9]):
         file.write_bytes(broken)
@@ -54,7 +57,6 @@ def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monke
     """local < per example < shared in both layers, and all above no noise, after a few steps of training."""
     monkeypatch.setattr(kingma_table1, "EPOCHS", (8, 9))
     monkeypatch.setitem(kingma_table1.PRESETS, "default", ("kingma/variational-b-small", 2000, 12, 12))  # type: ignore[index]
-    monkeypatch.setattr("pyrodrop.zoo.kingma.TABLE_1_BATCH", 250)
     monkeypatch.setattr(kingma_table1, "BATCH", 250)
     assert cli.main(["run", "kingma-table1", "--out", str(tmp_path), "--quiet"]) == 0
     results = json.loads((tmp_path / "results.json").read_text())

@@ -15,8 +15,10 @@ from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit import experiment as rotated_digit
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset
-from pyrodrop.zoo import caffe
-from pyrodrop.zoo.lenet import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
+from pyrodrop.zoo.entries import DROPPED, RATES
+from pyrodrop.zoo.networks import DECAY, KEEP, inverse_decay, learning_rate
+
+LR = 0.01
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -33,7 +35,7 @@ def test_a_step_is_caffes(monkeypatch: pytest.MonkeyPatch, float64: None) -> Non
     start = {name: w.clone() for name, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
     mask = (torch.arange(500) % 3 > 0).double()
     monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
-    rate = functools.partial(learning_rate, num_data=n)
+    rate = functools.partial(learning_rate, lr=LR, scale=n, keep=KEEP, dropped=(DROPPED,))
     trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
     moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
 
@@ -67,7 +69,7 @@ def test_the_policy_inv_is_caffes() -> None:
     ]
     assert schedule(0) == 1
     assert LR * schedule(10_000) == pytest.approx(0.00594604, rel=1e-5)  # as Caffe's log of LeNet prints it
-    assert caffe.inverse_decay(30_000, gamma=1e-4, power=0.25) == pytest.approx(4**-0.25)
+    assert inverse_decay(30_000, gamma=1e-4, power=0.25) == pytest.approx(4**-0.25)
 
 
 def test_paired_scores_are_those_of_each_and_their_difference(small: Any) -> None:

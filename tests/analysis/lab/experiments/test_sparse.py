@@ -12,10 +12,10 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab import RESULTS
+from pyrodrop.analysis.lab.experiments.sparse.experiment import training
 from pyrodrop.analysis.lab.experiments.sparse.published import published, published_by_unit, published_rows
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.zoo import sparse
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -75,10 +75,10 @@ def test_networks_start_as_published(name: str) -> None:
 
 def test_sparsity_before_the_divergence_counts_in_full_is_refused() -> None:
     for recipe, full in (("molchanov2017", 20), ("deepbayes2019", 49)):
-        options: dict[str, Any] = {"net": "lenet-300-100", "recipe": recipe}
+        entry = zoo.entry(f"sparse/lenet-300-100-{recipe}")
         with pytest.raises(ValueError, match=f"epochs must be more than {full}, as .*; got {full}"):
-            sparse.training(digits(100), epochs=full, **options)
-        settings = sparse.training(digits(100), epochs=full + 1, **options)
+            training(entry, digits(100), full)
+        settings = training(entry, digits(100), full + 1)
         assert settings["kl_weight"](full) == pytest.approx(1)
 
 

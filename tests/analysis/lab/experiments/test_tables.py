@@ -40,8 +40,8 @@ def test_concrete_trains_on_the_first_20_40_60_rows(monkeypatch: pytest.MonkeyPa
         return SimpleNamespace(loss=next(guide.parameters()).sum())
 
     monkeypatch.setattr(concrete, "elbo_terms", loss)
-    monkeypatch.setattr("pyrodrop.zoo.concrete.WIDTH", 4)
-    monkeypatch.setattr("pyrodrop.zoo.concrete.EPOCHS", {50: 2})
+    monkeypatch.setattr("pyrodrop.zoo.entries.CONCRETE_WIDTH", 4)
+    monkeypatch.setattr("pyrodrop.zoo.entries.CONCRETE_EPOCHS", {50: 2})
     data = line(50, 3)
     model, guide = zoo.entry("concrete/synthetic").build(data, 0)
     concrete.train(model, guide, (model, guide), data, torch.device("cpu"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy import ndimage
 from sklearn.metrics import roc_auc_score
 
 from pyrodrop import zoo
@@ -60,3 +61,21 @@ def test_stored_scores_are_those_of_the_weights(name: str, data_folder: Path) ->
     outside = predictive_entropy(fit.predict(shifted.letters(), draws, seed=0))
     labels = [0] * len(y) + [1] * len(outside)
     assert one["auroc_entropy"] == pytest.approx(roc_auc_score(labels, [*entropies[0], *outside]), abs=1e-3)
+
+
+@pytest.mark.parametrize("size", [28, 7])
+def test_images_turn_as_scipy_turns_them(size: int) -> None:
+    x, angles = torch.rand(3, 2, size, size), torch.tensor([0.0, 16.4, 90.0, 137.0, 180.0, -30.0])
+    ours = shifted.turned(x, angles)
+    assert ours.shape == (6, 3, 2, size, size)
+    for a, degrees in enumerate(angles.tolist()):
+        theirs = ndimage.rotate(x.numpy(), degrees, axes=(3, 2), reshape=False, order=1)
+        rows, columns = torch.meshgrid(*(torch.arange(size) - (size - 1) / 2,) * 2, indexing="ij")
+        within = (rows**2 + columns**2).sqrt() < size / 2 - 1
+        torch.testing.assert_close(ours[a][..., within], torch.tensor(theirs)[..., within], atol=1e-4, rtol=0)
+
+
+def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
+    x = torch.rand(1, 1, 5, 5)
+    torch.testing.assert_close(shifted.turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(shifted.turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)

@@ -1,0 +1,303 @@
+"""Networks of the entries with their initial values and priors, and rules for their learning rates.
+
+Caffe minimises the mean loss of a minibatch plus decay |V|^2 / 2, where V = keep * M is the weight after a dropout layer
+that divides by keep (`torch.nn.Dropout`). In terms of this package's M and of -ELBO = scale * (that objective), with
+scale = N for class labels and N tau for real observations:
+
+    length_scale^2 = decay keep scale          prior of a weight
+    lr(M)          = lr / (scale keep^2)       one step of M moves keep * M as one of V would
+    lr_t           = lr (1 + gamma t)^-power   Caffe's learning-rate policy ``inv``
+
+Momentum SGD, twice the learning rate for biases, and `Xavier` fillers: V uniform with variance 1 / fan_in. One dropout mask
+per row (``estimator="local"``). Jia et al. (2014), Caffe, https://arxiv.org/abs/1408.5093; src/caffe/solvers/sgd_solver.cpp.
+
+Keras starts from weights uniform as in Glorot & Bengio (2010) and biases 0. Its dropout divides the kept units by
+p = 1 - drop_rate, so that its weight is p M. The objective of the code for the UCI sets,
+
+    mean (y - f)^2 / s^2 + l^2 p / (2 N tau) |p M|^2          s the scale of y: the loss is standardised, tau is not
+
+is the negative ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): `released_prior`. The paper's objective
+has the prior N(0, 1 / l^2). Biases have no penalty. https://github.com/yaringal/DropoutUncertaintyExps.
+
+The code that was committed with the results of 2016 is for the Keras of August to October 2015, which did not yet divide by
+p: there M has the start and the penalty that p M has here. In the re-run of 2018 Adam's learning rate is that of p M,
+and here, as in 2016, that of M. ``analysis/lab/results/README.md`` compares the three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop import likelihoods, priors
+from pyrodrop.data import Dataset
+from pyrodrop.data.published import CHARACTERS
+from pyrodrop.distributions import InputUnits
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel
+from pyrodrop.models.mlp import Perceptron
+from pyrodrop.priors import Prior
+from pyrodrop.reading import read
+
+FLAT = 1e6  # scale of a prior that represents no weight decay
+PRECISION = 100.0  # of the noise of the released CO2 networks, in standardised units
+DECAY, KEEP = 5e-4, 0.5  # of Caffe's LeNet
+HIDDEN = 50  # units of a layer of the networks for tables
+RATE, WIDTH, TOKENS, READ_DECAY = 0.1, 16, 14, 1e-4  # of the networks that `pyrodrop.read` reads
+MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
+
+
+def late(share: float) -> float:
+    """1 for the first half, then linear to 0."""
+    return min(1.0, 2 * (1 - share))
+
+
+def straight(share: float) -> float:
+    """Linear from 1 to 0."""
+    return 1 - share
+
+
+def stairs(share: float) -> float:
+    """Multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8."""
+    return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
+
+
+def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
+    """Factor of the learning rate at a step, from the share of all steps that is completed."""
+    return decay(step / steps)
+
+
+def over(decay: Callable[[float], float]) -> Callable[[int], Callable[[int], float]]:
+    """Makes the schedule of `decay` for a number of steps."""
+    return lambda steps: partial(decaying, decay=decay, steps=steps)
+
+
+def inverse_decay(step: int, *, gamma: float, power: float) -> float:
+    """Factor of the base learning rate under Caffe's policy ``inv``."""
+    return float((1 + gamma * step) ** -power)
+
+
+def learning_rate(name: str, *, lr: float, scale: float, keep: float, dropped: Sequence[str]) -> float:
+    """Caffe's SGD learning rate of a parameter by its name; the names of weights after a dropout layer end in `dropped`."""
+    if name.endswith("bias"):
+        return 2 * lr / scale
+    return lr / (scale * (keep if name.endswith(tuple(dropped)) else 1.0) ** 2)
+
+
+def faster_noise(parameter: str) -> float:
+    """The learning rate of a parameter of log-normal dropout: the gradient of the noise is small beside its own variance."""
+    return 5e-2 if "noise_" in parameter else 1e-3
+
+
+def decay_prior(decay: float, keep: float, scale: float) -> priors.Gaussian:
+    """The prior whose gradient in M equals that of ``decay |keep M|^2 / 2`` added to the mean loss; flat for decay 0."""
+    return priors.Gaussian(scale=FLAT) if decay == 0 else priors.Gaussian(length_scale=math.sqrt(decay * keep * scale))
+
+
+def xavier(model: NetworkModel, keep: Mapping[str, float]) -> NetworkModel:
+    """Initialise V = keep * M with Caffe's Xavier filler, with keep = 1 for sites not in `keep`, and biases with 0."""
+    with torch.no_grad():
+        for name, value in {**model.weight_sites(), **{n: model.free[n] for n in model.free}}.items():
+            if value.dim() == 1:
+                value.zero_()
+            else:
+                reach = math.sqrt(3 / value[0].numel()) / keep.get(name, 1.0)
+                value.uniform_(-reach, reach)
+    return model
+
+
+def keras_start(widths: list[int], keep: float = 1.0) -> Perceptron:
+    """A network with Keras's initialisation, for weights after a dropout layer that keeps a share `keep` of its inputs."""
+    network = Perceptron(widths, "relu")
+    with torch.no_grad():
+        for layer in network.layers:
+            torch.nn.init.xavier_uniform_(layer.weight, gain=1 / keep)  # type: ignore[arg-type]
+            torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return network
+
+
+def released_prior(data: Dataset, length_scale: float, keep: float) -> priors.Gaussian:
+    """The prior under which the penalty of the released code is the KL divergence; see the module docstring."""
+    assert data.targets is not None
+    return priors.Gaussian(math.sqrt(2) / (length_scale * keep * float(data.targets.scale)))
+
+
+def keras_network(
+    data: Dataset, *, hidden: int, drop_rate: float, length_scale: float, precision: float
+) -> NetworkModel:
+    """One hidden layer for a UCI set."""
+    width, keep = data.x.shape[1], 1 - drop_rate
+    return NetworkModel(
+        keras_start([width, hidden, 1], keep),
+        prior=released_prior(data, length_scale, keep),
+        likelihood=likelihoods.Gaussian(precision),
+        bias_prior=None,
+        in_features=width,
+    )
+
+
+def series(data: Dataset, *, widths: Sequence[int], activation: str, gain: float, scale: float) -> NetworkModel:
+    """A network for a series with a learned precision of the noise; `gain` spreads the kinks of its units over the data."""
+    noise = 0.1 * float(data.y.std())
+    return MLP(
+        widths,
+        activation,
+        prior={"layers.0.*": priors.Gaussian(scale=gain), "*": priors.Gaussian(scale=scale)},
+        likelihood=likelihoods.Gaussian(precision=noise**-2, learned=True),
+        input_gain=gain,
+        seed=None,
+    )
+
+
+def released_series(
+    data: Dataset, *, widths: Sequence[int], activation: str, drop_rate: float, decay: float | None
+) -> NetworkModel:
+    """Caffe's network for CO2; without a `decay`, priors and initial weights are those of a mean field, not Caffe's."""
+    keep, scale = 1 - drop_rate, len(data) * PRECISION
+    units = 1.0 if data.targets is None else float(data.targets.scale)
+    if decay is None:
+        prior: Any = {"layers.0.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.05)}
+        biases = {}
+    else:
+        prior = {"layers.0.*": decay_prior(decay, 1.0, scale), "*": decay_prior(decay, keep, scale)}
+        biases = {"bias_prior": decay_prior(decay, 1.0, scale)}
+    likelihood = likelihoods.Gaussian(precision=PRECISION / units**2)
+    model = MLP(widths, activation, prior=prior, likelihood=likelihood, seed=None, **biases)
+    return model if decay is None else xavier(model, {n: keep for n in model.weight_sites() if "layers.0." not in n})
+
+
+def caffe_lenet(data: Dataset, *, dropped: Sequence[str]) -> NetworkModel:
+    """Caffe's LeNet with its weight decay as prior; `dropped` are the weights after a dropout layer."""
+    prior = {**dict.fromkeys(dropped, decay_prior(DECAY, KEEP, len(data))), "*": decay_prior(DECAY, 1.0, len(data))}
+    biases = decay_prior(DECAY, 1.0, len(data))
+    model = LeNet5(prior=prior, likelihood=likelihoods.Categorical(), bias_prior=biases, seed=None)
+    return xavier(model, dict.fromkeys(dropped, KEEP))
+
+
+def lenet(data: Dataset, *, prior: Callable[[], Prior] | None) -> NetworkModel:
+    """LeNet-5 with a prior, by default that of Caffe's weight decay, and PyTorch's initial weights."""
+    chosen = decay_prior(DECAY, 1.0, len(data)) if prior is None else prior()
+    return LeNet5(prior=chosen, likelihood=likelihoods.Categorical(), seed=None)
+
+
+def digits(data: Dataset, *, width: int, prior: Callable[[], Prior]) -> NetworkModel:
+    """Three hidden layers of this width for MNIST."""
+    return MLP([784, width, width, width, 10], prior=prior(), likelihood=likelihoods.Categorical(), seed=None)
+
+
+def sparse_lenet(data: Dataset, *, net: str, method: str, spread: float) -> NetworkModel:
+    """LeNet-300-100, or LeNet-5 with ReLU units after its convolutions; initial weights N(0, spread^2), biases 0."""
+    prior, likelihood = priors.ARD() if method == "ard" else priors.LogUniform(), likelihoods.Categorical()
+    if net == "lenet-300-100":
+        model: NetworkModel = LeNet300100(prior=prior, likelihood=likelihood, seed=None)
+    else:
+        axes = MAPS if method == "log-normal" else None
+        model = LeNet5(rectified=True, input_axes=axes, prior=prior, likelihood=likelihood, seed=None)
+    with torch.no_grad():
+        for weight in model.weight_sites().values():
+            weight.normal_(0, spread)
+        for bias in model.free.parameters():
+            bias.zero_()
+    return model
+
+
+def table(data: Dataset, *, likelihood: Callable[[], Likelihood]) -> NetworkModel:
+    """Two hidden layers: at an x of mean length every unit has the prior standard deviation 1, and every output 2."""
+    inputs, scale, noise = data.x.shape[1], math.sqrt(2 / HIDDEN), likelihood()
+    scales = {"layers.0.*": inputs**-0.5, "layers.1.*": scale, "layers.2.*": 2.0 * scale}
+    return MLP(
+        [inputs, HIDDEN, HIDDEN, noise.outputs(data.y[0].numel())],
+        prior={name: priors.Gaussian(each) for name, each in scales.items()},
+        likelihood=noise,
+        seed=None,
+    )
+
+
+def toy(data: Dataset, *, scales: Sequence[float]) -> NetworkModel:
+    """One input: `scales` are of the weights and biases of the first and the last layer, then the precision of the noise."""
+    first, first_bias, last, last_bias, precision = scales
+    return MLP(
+        [1, 50, 1],
+        "tanh",
+        prior={"layers.0.weight": priors.Gaussian(first), "layers.1.weight": priors.Gaussian(last)},
+        bias_prior={"layers.0.bias": priors.Gaussian(first_bias), "layers.1.bias": priors.Gaussian(last_bias)},
+        likelihood=likelihoods.Gaussian(precision),
+        seed=None,
+    )
+
+
+def network_read(
+    data: Dataset, *, network: Callable[[], nn.Module], likelihood: Callable[[], Likelihood]
+) -> NetworkModel:
+    """What `pyrodrop.read` makes of a network at random inputs, so that an entry is built without its data."""
+    x = torch.randn(8, *data.x.shape[1:])
+    return read(network(), x, likelihood=likelihood(), weight_decay=READ_DECAY, num_data=len(data)).model  # type: ignore[return-value]
+
+
+class Block(nn.Module):
+    """x plus two convolutions of it, with dropout of the channels in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(4, WIDTH), nn.GroupNorm(4, WIDTH)
+        self.conv1, self.conv2 = (nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(2))
+        self.dropout = nn.Dropout2d(RATE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = self.conv1(self.norm1(x).relu())
+        return x + self.conv2(self.dropout(self.norm2(inside).relu()))  # type: ignore[no-any-return]
+
+
+class ResNet(nn.Module):
+    """Logits ``[N, 10]`` of images ``[N, 1, 14, 14]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.blocks = nn.Conv2d(1, WIDTH, 3, padding=1), nn.Sequential(Block(), nn.MaxPool2d(2), Block())
+        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(WIDTH * 9, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = nn.functional.max_pool2d(self.blocks(self.first(x)).relu(), 2)
+        return self.head(self.dropout(pooled.flatten(1)))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Logits ``[N, 10]`` of images ``[N, 1, 14, 14]``, whose rows are tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Linear(TOKENS, 2 * WIDTH), nn.Parameter(torch.randn(TOKENS, 2 * WIDTH) / 50)
+        self.encoder = nn.TransformerEncoderLayer(2 * WIDTH, 4, 4 * WIDTH, RATE, batch_first=True)
+        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(2 * WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.dropout(self.encoder(self.embed(x[:, 0]) + self.place).mean(1)))  # type: ignore[no-any-return]
+
+
+class Forecast(nn.Module):
+    """One number ``[N, 1]`` from the last state of a sequence ``[N, T, 1]``."""
+
+    def __init__(self, layers: int = 1, rate: float = 0.0) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, WIDTH, layers, batch_first=True, dropout=rate)
+        self.dropout, self.head = nn.Dropout(rate) if rate else nn.Identity(), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.dropout(self.lstm(x)[0][:, -1]))  # type: ignore[no-any-return]
+
+
+class LanguageModel(nn.Module):
+    """Logits of the next character at every step, ``[N, T, characters]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(len(CHARACTERS), 32)
+        self.lstm, self.head = nn.LSTM(32, 128, batch_first=True), nn.Linear(128, len(CHARACTERS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(ids))[0])  # type: ignore[no-any-return]
