@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email.policy
 import re
 import subprocess
 import sys
@@ -81,6 +82,33 @@ def test_packages_are_found_without_the_laboratory() -> None:
     expected = [".".join(f.parts if f.parts[0] == "pyrodrop" else ("pyrodrop", *f.parts)) for f in shipped]
     assert len(expected) > 20
     assert sorted(found) == sorted(expected)
+
+
+def test_the_built_description_has_no_relative_link(tmp_path: Path) -> None:
+    """Images are those of the tag. What is built without packages has the same description."""
+    for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / file).write_bytes((ROOT / file).read_bytes())
+    code = "from setuptools import build_meta; print(build_meta.prepare_metadata_for_build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    folder = tmp_path / done.stdout.split()[-1]
+    metadata = email.message_from_bytes((folder / "METADATA").read_bytes(), policy=email.policy.default)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    built = metadata.get_content()
+    pattern = r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (links, written) = (
+        re.findall(pattern, re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)) for text in (built, readme)
+    )
+    place, tag = PROJECT["project"]["urls"]["Repository"], f"v{PROJECT['project']['version']}"
+    assert len(links) == len(written) > 30
+    for link, relative in zip(links, written, strict=True):
+        if relative.startswith("https://"):
+            assert link == relative
+        else:
+            kind = "raw" if re.search(r"\.(png|svg)$", relative) else "blob"
+            assert link == f"{place}/{kind}/{tag}/{relative}"
+    code = r"^```.*?^```"
+    assert re.findall(code, built, flags=re.M | re.S) == re.findall(code, readme, flags=re.M | re.S)
 
 
 def test_the_first_block_of_the_readme_is_found() -> None:

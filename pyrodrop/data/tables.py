@@ -31,13 +31,13 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 import numpy as np
 import torch
 from torch import Tensor
 
 from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Splits, permuted
+from pyrodrop.extras import extras
 from pyrodrop.failed import Failed
 from pyrodrop.names import known
 
@@ -165,6 +165,8 @@ def _path(name: str, table: Table) -> Path:
 
 def _read(path: Path, table: Table) -> np.ndarray:
     if path.suffix == ".h5":
+        with extras():
+            import h5py
         with h5py.File(path) as content:
             return np.concatenate([np.asarray(content[key]) for key in ("data", "label")], 1)
     content = path.read_bytes()
