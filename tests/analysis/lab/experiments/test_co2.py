@@ -20,6 +20,7 @@ import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 from pyrodrop.analysis.lab.experiments.co2 import front, learned
+from pyrodrop.analysis.lab.experiments.co2.models import MEANINGS, print_models
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
 from pyrodrop.zoo import co2 as co2_paper
@@ -111,6 +112,22 @@ def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) 
     assert (
         models["gp-strong"]["log_density"] > models["mc-dropout-relu"]["log_density"] > models["gp-se"]["log_density"]
     )
+
+
+def test_every_row_is_explained_with_its_numbers(results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    rows = results["models"]
+    print_models(rows, "ppm", results["settings"])
+    said = " ".join(capsys.readouterr().out.partition("What each row is")[2].split())
+    assert rows.keys() == co2.PANELS.keys() == MEANINGS.keys()
+    assert "one-call recipes.curve: priors and noise that fit the data" in said
+    assert f"{rows['one-call']['coverage_95']:.0%} lie in its 95 % intervals" in said
+    assert (
+        f"claims no uncertainty, sd 0.00 far from all data, while it is off by {rows['weight-averaging']['rmse']:.2f}"
+        in said
+    )
+    unseen = {name: {**row, "rmse": None, "coverage_95": None} for name, row in rows.items()}
+    print_models(unseen, "ppm", results["settings"])
+    assert "it is off by - on" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.more
