@@ -10,16 +10,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import xarray as xr
-from PIL import Image
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
-from pyrodrop.analysis.lab.experiments.co2 import front, learned
+from pyrodrop.analysis.lab.experiments.co2 import learned
 from pyrodrop.analysis.lab.experiments.co2.models import MEANINGS, print_models
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
@@ -146,21 +144,6 @@ def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
             error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
             of_the_mean = float((group["f"].var(("chain", "draw")).mean() / co2.DRAWS) ** 0.5)  # its standard error
             assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
-
-
-@pytest.mark.more
-def test_front_page_figure(folder: Path, tmp_path: Path) -> None:
-    assert front.write(folder, tmp_path) == [tmp_path / f"co2-{theme}.png" for theme in ("light", "dark")]
-    for theme in front.THEMES:
-        path = tmp_path / f"co2-{theme}.png"
-        assert path.stat().st_size < 150_000
-        with Image.open(path) as picture:
-            alpha = np.asarray(picture.convert("RGBA"))[..., 3]
-        assert alpha[0, 0] == 0
-        assert alpha.max() > 240
-    for run, out, said in ((tmp_path, tmp_path, "draws.nc"), (folder, tmp_path / "no", "existing")):
-        with pytest.raises(ValueError, match=said):
-            front.write(run, out)
 
 
 @pytest.mark.slow
