@@ -27,8 +27,8 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyrodrop needs Python 3.11 or newer; set PYTHON=")'
 	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	@echo "installing (once; minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@echo "installing PyTorch and about 200 packages into $(VENV), once; it takes minutes:"
+	@$(BIN)/python .ci/installing.py --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
 co2: $(STAMP)
@@ -72,7 +72,7 @@ gpu: $(STAMP)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "installing what builds the documentation (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@$(BIN)/python .ci/installing.py --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 docs: $(DOCS_STAMP)

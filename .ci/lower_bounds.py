@@ -1,4 +1,4 @@
-"""Print the lower bounds of pyproject.toml's dependencies for this Python, as constraints of pip."""
+"""Print the lower bounds of pyproject.toml's dependencies and of two extras for this Python, as constraints of pip."""
 
 from __future__ import annotations
 
@@ -29,4 +29,6 @@ def lower_bounds(dependencies: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(lower_bounds(tomllib.loads(PROJECT.read_text())["project"]["dependencies"])))
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    extras = [project["optional-dependencies"][extra] for extra in ("analysis", "cli")]
+    print("\n".join(dict.fromkeys(lower_bounds(sum(extras, project["dependencies"])))))

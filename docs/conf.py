@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -62,6 +63,7 @@ toc_object_entries_show_parents = "hide"
 
 intersphinx_mapping = mapping(HERE / "_build" / "inventories")  # names of other projects, without the network
 
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL") or os.environ.get("PYRODROP_SITE", "")  # of canonical links
 html_theme = "furo"
 html_title = "pyrodrop"
 html_static_path = ["_static"]

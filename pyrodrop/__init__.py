@@ -12,6 +12,8 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pyrodrop.extras import extras
+
 if TYPE_CHECKING:
     from pyrodrop import (
         compression,
@@ -114,25 +116,35 @@ _FILES = {
     "training.worth": ("Report", "Worth"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
-_EXTRAS = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
+_SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 
 class _Imports:
     """What importing other modules also does, for `sys.meta_path`.
 
     Before Pyro, the names of TorchScript are added that it needs and PyTorch lacks. After `pyrodrop.distributions`, their KL
-    divergences are registered with `torch.distributions`.
+    divergences are registered with `torch.distributions`. A file of this package that imports a package of an extra which is
+    not installed raises an error that names the line to install it.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, *_: Any) -> Any:
         if name == "pyro":
             import_module(f"{__name__}.torchscript").stand_in()
-        if name != f"{__name__}.distributions":
+        if not name.startswith(f"{__name__}."):
             return None
         spec: Any = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return spec
         execute = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (execute(module), import_module(f"{__name__}.divergences"))
+
+        def executed(module: Any) -> None:
+            with extras():
+                execute(module)
+            if name == f"{__name__}.distributions":
+                import_module(f"{__name__}.divergences")
+
+        spec.loader.exec_module = executed
         return spec
 
 
@@ -140,7 +152,7 @@ sys.meta_path.insert(0, _Imports)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in (*__all__, *_EXTRAS):
+    if name not in (*__all__, *_SLOW):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
@@ -149,4 +161,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_EXTRAS, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_SLOW, *(name for name in globals() if name.startswith("__"))})

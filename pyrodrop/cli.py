@@ -24,6 +24,7 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, convert
 
+from pyrodrop.extras import INSTALL
 from pyrodrop.failed import Failed
 
 _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --debug shows the traceback of an error.
@@ -135,7 +136,7 @@ def _ended(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         file = error.filename2 or error.filename
         return FAILED, f"{file}: {error.strerror}" if file and error.strerror else text or kind
-    if isinstance(error, Failed | FloatingPointError):
+    if isinstance(error, Failed | FloatingPointError) or INSTALL in text:
         return FAILED, text
     if isinstance(error, ValueError):
         return WRONG, text

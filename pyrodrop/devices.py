@@ -130,20 +130,15 @@ def products_of_float32() -> Iterator[None]:
 
     PyTorch's default is TensorFloat-32 for convolutions and recurrent layers.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    value: Any = False
-    owners: tuple[Any, ...] = (matmul, cudnn)
-    name = "allow_tf32"
-    if hasattr(cudnn, "conv"):  # since PyTorch 2.9, which raises an error for the old names beside the new ones
-        owners, name, value = (matmul, cudnn.conv, cudnn.rnn), "fp32_precision", "ieee"
-    before = [getattr(owner, name) for owner in owners]
+    owners: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    before = [owner.fp32_precision for owner in owners]
     try:
         for owner in owners:
-            setattr(owner, name, value)
+            owner.fp32_precision = "ieee"
         yield
     finally:
         for owner, old in zip(owners, before, strict=True):
-            setattr(owner, name, old)
+            owner.fp32_precision = old
 
 
 @contextmanager

@@ -19,6 +19,13 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyrodrop import guides, recipes
@@ -32,17 +39,6 @@ from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.worth import collected
-
-try:
-    from scipy.sparse import issparse
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.impute import SimpleImputer
-    from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise ImportError(f"pyrodrop.sklearn needs scikit-learn: pip install 'pyrodrop[sklearn]' ({error})") from None
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 

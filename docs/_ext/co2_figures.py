@@ -1,7 +1,6 @@
 """The pictures of the cards of the zoo's entries ``co2/...``, from a run: ``python docs/_ext/co2_figures.py runs/co2``.
 
-They are written to ``_static/zoo`` and committed: a build trains nothing. The figure of the front page is written by
-`pyrodrop.analysis.lab.experiments.co2.front`.
+They are written to ``_static/zoo`` and committed: a build trains nothing.
 """
 
 from __future__ import annotations

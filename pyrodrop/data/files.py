@@ -28,12 +28,12 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 import numpy as np
 import pooch
 import torch
 from torch import Tensor
 
+from pyrodrop.extras import extras
 from pyrodrop.failed import Failed
 
 _RETRIES = 3  # after a lost connection or a wrong hash
@@ -176,6 +176,8 @@ def numbers(name: str, *, progress: bool = False) -> Tensor:
     file = FILES[name]
     path = located(file, f"the published file of {name}", progress)
     if path.suffix == ".h5":  # which pooch has checked
+        with extras():
+            import h5py
         with h5py.File(path) as stored:
             return torch.from_numpy(np.concatenate([np.asarray(stored[key]) for key in ("data", "label")], 1)).double()
     content = path.read_bytes()

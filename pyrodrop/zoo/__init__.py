@@ -91,7 +91,7 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
 
     Args:
         pattern: of the names to return, as in a shell: ``uci/*``, ``*/mean-field``.
-        loads: whether to return only names whose trained posterior or draws `load` finds.
+        loads: whether to return only names whose trained posterior or draws `load` finds without a download.
 
     Example:
         >>> from pyrodrop import zoo
@@ -144,9 +144,10 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     Its predictions on the CPU, 100 draws at ten points, are compared with those in the file, for all splits together. The
     log warns if they differ by more than rounding, as with a version of PyTorch that computes something else.
 
-    A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package. Nothing in a
-    file is run as code. ``settings["zoo"]`` of each fit returned, or of the draws, has the scores of the run, its seed, date
-    and versions.
+    A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package. Most of the
+    large ones are not installed but files of the release: they are downloaded once, from the address that ``PYRODROP_ZOO``
+    names or from the release, and checked by their hash. Nothing in a file is run as code. ``settings["zoo"]`` of each fit
+    returned, or of the draws, has the scores of the run, its seed, date and versions.
 
     Args:
         name: of an entry, such as ``uci/yacht``; ``exact/NAME``, with NAME a problem of ``pyrodrop run references``; or
@@ -159,7 +160,7 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     Raises:
         TypeError: the name is no string.
         ValueError: nothing has this name, there is no file of it, or the file is damaged or of another entry.
-        OSError: the file cannot be read; the message names it.
+        OSError: the file cannot be read or downloaded; the message names it.
 
     Example:
         >>> from pyrodrop import zoo

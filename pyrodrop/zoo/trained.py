@@ -40,6 +40,7 @@ from pyrodrop.training.fitted_replicates import Replicates, restored
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem
+from pyrodrop.zoo.released import chosen, released
 
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
@@ -53,14 +54,14 @@ Trained = Fit | Replicates | Sampled
 
 
 def file(name: str) -> Path | None:
-    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, or in this package.
+    """The file of this name on this machine: in the folder that ``PYRODROP_ZOO`` names, or in this package.
 
     Raises:
-        Failed: ``PYRODROP_ZOO`` is no folder, or something other than a file has this name in a folder.
+        Failed: ``PYRODROP_ZOO`` is no folder and no address, or something other than a file has this name in a folder.
     """
-    folder = os.environ.get("PYRODROP_ZOO")
+    folder = not chosen() and os.environ.get("PYRODROP_ZOO")
     if folder and not Path(folder).is_dir():
-        raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {folder}")
+        raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors, or an address of them; got {folder}")
     for place in [*([Path(folder)] if folder else []), SHIPPED]:
         path = place / f"{name}.safetensors"
         if path.is_file():
@@ -71,8 +72,8 @@ def file(name: str) -> Path | None:
 
 
 def pull(name: str) -> Path:
-    """The file of this name; a `Failed` if there is none, which says how to make it."""
-    path = file(name)
+    """The file of this name, here or of the release; a `Failed` if there is none, which says how to make it."""
+    path = file(name) or released(name)
     if path is None:
         raise Failed(
             f"no trained posterior of {name} comes with this package: pyrodrop run {name} --save FOLDER makes one, which is "

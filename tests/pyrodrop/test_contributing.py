@@ -55,6 +55,7 @@ def lost(text: str) -> list[str]:
 def test_everything_that_contributing_names_exists() -> None:
     assert sum(map(is_path, named(TEXT))) > 40
     assert lost(TEXT) == []
+    assert lost((ROOT / ".github" / "good_first_issues.md").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
+from tqdm import tqdm
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
@@ -27,6 +28,7 @@ def train_each(
     job: JobOptions,
     *,
     keep: Cells | None = None,
+    bar: tqdm | None = None,
     **options: Any,
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
@@ -40,6 +42,7 @@ def train_each(
         job: options of the run. If it has no number of processes, the workers of the active joblib backend, such as Dask's,
             are used, or else as many processes as there are cores.
         keep: cells to store the results in, which must be JSON objects; a stored result is not computed again.
+        bar: a bar of the caller, which moves on by each result, in place of one of these trainings alone.
         options: further arguments of `train`.
 
     Raises:
@@ -61,10 +64,12 @@ def train_each(
     def arrived(number: int, result: T) -> None:
         if keep is not None:
             kept[missing[number]] = keep.keep(missing[number], result)  # type: ignore[arg-type]
+        if bar is not None:
+            bar.update()
 
     results = run_each(
         _unit, [(train, name, shared) for name in missing], jobs=jobs, title="training", unit="network",
-        progress=job.progress, done=arrived,
+        progress=job.progress if bar is None else False, done=arrived,
     )  # fmt: skip
     results_by_name = dict(zip(missing, results, strict=True)) | kept
     return {name: results_by_name[name] for name in names}

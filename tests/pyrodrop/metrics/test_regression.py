@@ -4,6 +4,7 @@ import math
 
 import pyro.distributions as dist
 import pytest
+import scoringrules
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,6 +60,17 @@ def test_energy_score_of_one_column_is_the_crps_and_rows_come_in_parts(monkeypat
     assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
     monkeypatch.setattr("pyrodrop.metrics.regression._PAIRS", 3 * 50**2)
     assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_scores_of_draws_are_those_of_scoringrules(offset: float) -> None:
+    """Draws far from y, on both sides, and equal to y."""
+    draws, y = torch.randn(30, 9, 2) + offset, 2 * torch.randn(9, 2) + offset
+    y[0], y[1] = draws[3, 0], offset + 9.0
+    theirs = scoringrules.crps_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
+    assert metrics.crps(draws, y) == pytest.approx(float(theirs), rel=1e-7)
+    theirs = scoringrules.es_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
+    assert metrics.energy_score(draws, y) == pytest.approx(float(theirs), rel=1e-7)
 
 
 def test_sharpness_is_the_rmse_of_a_right_prediction() -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyrodrop import arguments, recipes, schedules, zoo
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
@@ -95,7 +96,11 @@ def run(
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     about: dict[str, Any] = {"preset": preset, "data": data}
     longer = preset == "paper"  # continues from its checkpoints to more steps
-    with Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment:
+    hidden = None if job.progress is None else not job.progress
+    with (
+        Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment,
+        tqdm(total=len(PANELS), desc="models", unit="model", leave=False, disable=hidden) as bar,
+    ):
         folder, series = experiment.folder, _series(data)
         settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
@@ -108,13 +113,15 @@ def run(
             "seed": job.seed,
             "lengths": lengths,
         }
-        results: dict[str, Result] = train_each(_train, NETWORKS, job, **options)
+        results: dict[str, Result] = train_each(_train, NETWORKS, job, bar=bar, **options)
         points, relu = curve_points(series), results["mc-dropout-relu"]
         settings["networks"] = {name: _fit(results[name]).settings for name in NETWORKS}
         results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, job.seed)
+        bar.update()
         for name, starts in _kernels(series, relu.run).items():
             process = GaussianProcess(series.train, starts, progress=job.progress)
             results[name] = _result(process, process.seconds, series, points, job.seed)
+            bar.update()
             settings.setdefault("gaussian_processes", {})[name] = {
                 "log_evidence": process.log_evidence,
                 "prior_sd": process.prior_sd,
@@ -129,6 +136,7 @@ def run(
         for message in messages:
             say(f"one-call: {message}")
         results["one-call"] = _result(curve, curve.settings["seconds"], series, points, job.seed)
+        bar.update()
         settings["networks"]["one-call"] = curve.settings
 
         results = {name: results[name] for name in PANELS}

@@ -10,8 +10,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from pyrodrop.analysis.reports.score_table import score_table
-from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.reports.score_table import cell, score_table
+from pyrodrop.analysis.reports.terminal import pairs, paragraph, print_table
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.metrics import pit
@@ -26,6 +26,45 @@ FORMS = dict.fromkeys(HEADERS, ".2f") | dict.fromkeys(
     ("coverage_50", "coverage_95", "yearly_cycle", "yearly_cycle_possible"), ".0%"
 )
 FORMS |= dict.fromkeys(("elbo", "elbo_se"), ".0f")
+MEANINGS = {
+    "weight-averaging": (
+        "A network trained with dropout, and used as usual, with dropout off. One curve: it claims no uncertainty, sd "
+        "{sd_far} far from all data, while it is off by {rmse} on later months."
+    ),
+    "gp-se": (
+        "A Gaussian process that knows only that the curve is smooth. Away from data it returns to its prior: sd "
+        "{sd_last_train} at the last month and {sd_far} far out."
+    ),
+    "gp-strong": (
+        "A Gaussian process that knows of a trend and a season. With the right prior the error is {rmse}, and sd far "
+        "out {sd_far}."
+    ),
+    "gp-nngp": (
+        "The Gaussian process that the ReLU network is at infinite width. Exact inference with the network's own prior:"
+        " sd {sd_last_train} at the last month and {sd_far} far out."
+    ),
+    "mc-dropout-relu": (
+        "The network of the first row with dropout on when it predicts. Its draws differ, and more so away from the "
+        "data: sd {sd_last_train} at the last month and {sd_far} far out."
+    ),
+    "mc-dropout-tanh-0.1": (
+        "The same with TanH units, which saturate. Its uncertainty is bounded however far it predicts: sd "
+        "{sd_last_train}, then {sd_far}."
+    ),
+    "mc-dropout-tanh-0.2": (
+        "Twice the drop rate. The shape of the band is the network's, not the rate's: sd {sd_last_train}, then "
+        "{sd_far}."
+    ),
+    "mean-field": (
+        "Independent Gaussian weights in place of dropout. Another posterior of the same model: sd {sd_last_train}, "
+        "then {sd_far}."
+    ),
+    "one-call": (
+        "recipes.curve: priors and noise that fit the data, and an exact last layer. Of the later months {coverage_95} "
+        "lie in its 95 % intervals, and its error is {rmse}."
+    ),
+}
+"""What a row is, and what its numbers show, for someone who sees the table for the first time."""
 
 
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
@@ -43,6 +82,9 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
     table = {name: {column: row.get(column) for column in HEADERS} for name, row in rows.items()}
     print_table(score_table(table, title=title, corner="model", headers=HEADERS, forms=FORMS))
     paragraph(caption)
+    print(f"\nWhat each row is, and what it shows (sd and error in {unit}):\n")
+    shown = {name: {column: cell(row[column], FORMS[column]) for column in HEADERS} for name, row in table.items()}
+    pairs({name: MEANINGS[name].format(**shown[name]) for name in rows})
     print()
 
 

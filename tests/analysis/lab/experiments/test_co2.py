@@ -10,16 +10,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import xarray as xr
-from PIL import Image
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
-from pyrodrop.analysis.lab.experiments.co2 import front, learned
+from pyrodrop.analysis.lab.experiments.co2 import learned
+from pyrodrop.analysis.lab.experiments.co2.models import MEANINGS, print_models
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
 from pyrodrop.zoo import networks
@@ -114,6 +113,24 @@ def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) 
     )
 
 
+def test_every_row_is_explained_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Made-up numbers, each another one, and none where the later months are not known."""
+    assert co2.PANELS.keys() == MEANINGS.keys()
+    settings = {"data": "mauna-loa", "preset": "default", "seed": 0, "device": "cpu"}
+    for known in (True, False):
+        rows: dict[str, Any] = {
+            name: {"elbo_convention": None, "rmse": 1.25 + n if known else None, "coverage_95": 0.5 if known else None}
+            | {"sd_last_train": 100.5 + n, "sd_far": 200.5 + n}
+            for n, name in enumerate(co2.PANELS)
+        }
+        print_models(rows, "ppm", settings)
+        said = " ".join(capsys.readouterr().out.partition("What each row is")[2].split())
+        error = "1.25" if known else "-"
+        assert f"no uncertainty, sd 200.50 far from all data, while it is off by {error} on later months." in said
+        assert "returns to its prior: sd 101.50 at the last month and 201.50 far out." in said
+        assert f"Of the later months {'50%' if known else '-'} lie in its 95 % intervals" in said
+
+
 @pytest.mark.more
 def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
     series = mauna_loa()
@@ -128,21 +145,6 @@ def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
             error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
             of_the_mean = float((group["f"].var(("chain", "draw")).mean() / co2.DRAWS) ** 0.5)  # its standard error
             assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
-
-
-@pytest.mark.more
-def test_front_page_figure(folder: Path, tmp_path: Path) -> None:
-    assert front.write(folder, tmp_path) == [tmp_path / f"co2-{theme}.png" for theme in ("light", "dark")]
-    for theme in front.THEMES:
-        path = tmp_path / f"co2-{theme}.png"
-        assert path.stat().st_size < 150_000
-        with Image.open(path) as picture:
-            alpha = np.asarray(picture.convert("RGBA"))[..., 3]
-        assert alpha[0, 0] == 0
-        assert alpha.max() > 240
-    for run, out, said in ((tmp_path, tmp_path, "draws.nc"), (folder, tmp_path / "no", "existing")):
-        with pytest.raises(ValueError, match=said):
-            front.write(run, out)
 
 
 @pytest.mark.slow
