@@ -1,4 +1,4 @@
-"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league submit FILE``.
+"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league FILE``.
 
 Every array is called ``PROBLEM.NAME``, or ``NAME`` if the problem is an argument:
 
