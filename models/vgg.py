@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, counts, positive
+from pyrodrop.arguments import count, counts, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -57,7 +57,7 @@ class VGG(NetworkModel):
     ) -> None:
         shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
         count(classes, "classes", "the number of outputs")
-        scale = positive(scale, "scale", "the factor of all widths")
+        scale = real(scale, "scale", "the factor of all widths", above=0)
         if int(64 * scale) < 1 or min(shape[1:]) < 32:
             raise ValueError(
                 "VGG needs a scale of at least 1/64, which gives the first convolution one channel, and images of shape "

@@ -85,21 +85,6 @@ class Choice(Constraint):
         return " or ".join(map(repr, get_args(self.what)))
 
 
-class Instance(Constraint):
-    """An object of a class, see `arguments.instance`."""
-
-    def __init__(self, kind: Any, what: str) -> None:
-        super().__init__(what)
-        self.kind: Any = kind
-
-    def check(self, value: Any, name: str, what: str) -> Any:  # type: ignore[override]
-        return arguments.instance(value, self.kind, name, what)
-
-    def allowed(self) -> str:
-        return self.what
-
-
-Text = Annotated[str, Instance(str, "a str")]
 Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
 EngineName = Literal["auto", "pyro", "traced", "compiled"]
 Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
@@ -176,4 +161,4 @@ def _plain(hint: Any) -> Any:
     if not isinstance(hint, str):
         return hint
     plain = re.sub(r"Annotated\[([^,\]]+), \w+\(.*?\)\]", r"\1", hint, flags=re.DOTALL)
-    return {"Seed": "int", "Text": "str", "Progress": "bool | None"}.get(plain, plain)
+    return {"Seed": "int", "Progress": "bool | None"}.get(plain, plain)

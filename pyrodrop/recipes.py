@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, counts, function, instance
+from pyrodrop.arguments import count, counts, instance
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import labels_of
 from pyrodrop.cards import Described
@@ -470,7 +470,7 @@ def _recipe(
     hidden: Sequence[int],
     targets: int,
 ) -> Recipe:
-    function(posterior, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
+    instance(posterior, Callable, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
     assert data.inputs is not None
     x = data.inputs(data.x)
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")

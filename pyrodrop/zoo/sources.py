@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.nn.functional import avg_pool2d
 
-from pyrodrop.constraints import Text, checked
 from pyrodrop.data import (
     Dataset,
     Split,
@@ -30,7 +29,6 @@ from pyrodrop.data.tables import SPLITS, UCI
 from pyrodrop.scaling import Standardize
 
 
-@checked
 @dataclass(frozen=True)
 class Source:
     """A data set.
@@ -38,12 +36,9 @@ class Source:
     Attributes:
         summary: one-line description with the number of observations.
         load: loads the splits; most data sets have one.
-
-    Raises:
-        TypeError: an argument is of another type.
     """
 
-    summary: Text
+    summary: str
     load: Callable[[], Sequence[Split]]
 
 

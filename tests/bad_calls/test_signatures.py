@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from pyrodrop import data, divergences, guides, likelihoods, priors, reparam, zoo
-from pyrodrop.constraints import Choice, Constraint, Count, Flag, Instance, Real, constraints_of
+from pyrodrop.constraints import Choice, Constraint, Count, Flag, Real, constraints_of
 from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.training.settings import Settings
 
@@ -35,7 +35,6 @@ OTHERS = ["x", True, 1j, [1], np.ones(1), math.nan, math.inf, -math.inf]
 REFUSED: dict[Any, list[Any]] = {
     Count: [*OTHERS, torch.ones(2), 3.0, 10**30],
     Real: [*OTHERS, torch.ones(2)],
-    Instance: [object()],
     Flag: [0, 1, "no", [True], 1.0, torch.tensor(True)],
     Choice: ["nosuch", "", 3, ["x"], True, b"x"],
     int: ["x", True, 1.5, [1], -1, math.nan],
@@ -103,7 +102,8 @@ RECORDS = {  # what functions return, and base classes
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
-    "divergences.worst", "zoo.Source.load", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
+    "data.Split.name", "data.Split.source", "data.Splits.name", "data.Splits.source", "x_unit", "y_unit", "zoo.Source",
+    "divergences.worst", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
