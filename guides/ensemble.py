@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, function
+from pyrodrop.arguments import count, instance
 from pyrodrop.guides.guide import Guide, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
 from pyrodrop.networks.starts import started_anew, starting_from
@@ -58,7 +58,7 @@ class Ensemble(Part, LocalModule):
     ) -> None:
         super().__init__()
         check_model(model, "an ensemble")
-        function(guide, "guide", "the function of the model that returns a member, such as guides.Point")
+        instance(guide, Callable, "guide", "a function of the model that returns a member, such as guides.Point")
         count(members, "members", "the number of posteriors of an ensemble")
         with starting_from(seed):
             made = [guide(started_anew(model)) for _ in range(members)]

@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, function, instance, shown
+from pyrodrop.arguments import count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
@@ -89,7 +89,7 @@ class ExactLastLayer(Part, LocalModule):
     def __init__(self, model: HasWeights, features: Callable[[HasWeights], Guide] = MeanField) -> None:
         super().__init__()
         check_model(model, "an exact last layer")
-        function(features, "features", "the function of a model that returns the guide of the layers below")
+        instance(features, Callable, "features", "a function of a model that returns the guide of the layers below")
         self.weight, self.bias = _last_layer(model)
         self.sites: tuple[str, ...] = tuple(model.weight_sites())
         below = features(_Below(model, self._last))

@@ -10,7 +10,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import positive, variance
+from pyrodrop.arguments import real, variance
 from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
 from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
@@ -81,7 +81,7 @@ class VariationalDropout(Guide):
             )
         if not (isinstance(max_alpha, float) and max_alpha == math.inf):
             max_alpha = variance(max_alpha, "max_alpha", "the bound of the variance alpha of the noise (or math.inf)")
-        kl_scale = positive(kl_scale, "kl_scale", "a factor of the KL divergence")
+        kl_scale = real(kl_scale, "kl_scale", "a factor of the KL divergence", above=0)
         if self.kind == "A":
             check_units(self.sites, model, "variational dropout of type A", CORRELATED)
         elif rates == "input":

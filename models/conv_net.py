@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from pyrodrop.arguments import count, counts, positive
+from pyrodrop.arguments import count, counts, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -51,7 +51,7 @@ class ConvNet(NetworkModel):
     ) -> None:
         shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
         count(classes, "classes", "the number of outputs")
-        k = positive(scale, "scale", "the factor of all widths")
+        k = real(scale, "scale", "the factor of all widths", above=0)
         few, many, hidden = (int(k * width) for width in (32, 64, 128))
         if few < 1:
             raise ValueError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import counts, function, positive
+from pyrodrop.arguments import counts, instance, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.names import known
@@ -86,7 +86,7 @@ class MLP(NetworkModel):
             network = Perceptron(widths, activation)
             if input_gain is not None:
                 what = "the factor of the initial weights of the first layer, or None"
-                input_gain = positive(input_gain, "input_gain", what)
+                input_gain = real(input_gain, "input_gain", what, above=0)
                 _spread_kinks(dict(network.named_parameters()), input_gain)
             super().__init__(
                 network,
@@ -128,7 +128,7 @@ class Perceptron(nn.Module):
             raise TypeError(
                 f"activation must be {what}; got the class {activation.__name__}: {activation.__name__}() is one"
             )
-        function(activation, "activation", what)
+        instance(activation, Callable, "activation", what)
         self.layers: nn.ModuleList = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.activation = activation
 

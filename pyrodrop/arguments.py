@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-import os
 import reprlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,11 +85,6 @@ def real(value: Any, name: str, what: str, **bounds: float) -> float:
     return number
 
 
-def positive(value: Any, name: str, what: str) -> float:
-    """A finite number above 0. For its errors see `real`."""
-    return real(value, name, what, above=0)
-
-
 def scale(value: Any, name: str, what: str) -> float:
     """A positive number whose square float32 holds: from 1e-18 to 1e18. For its errors see `real`."""
     return real(value, name, what, least=1e-18, most=1e18)
@@ -113,36 +106,12 @@ def flag(value: Any, name: str, what: str) -> bool:
     raise TypeError(f"{name} says {what} and must be True or False; got {shown(value)}")
 
 
-def progress(value: Any) -> bool | None:
-    """Whether to show a progress bar: True, False, or None for only on a terminal; a TypeError for any other value."""
-    return (
-        None if value is None else flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
-    )
-
-
-def path(value: Any, name: str, what: str) -> Path:
-    """The path of a file or folder; a TypeError if it is not a str or a path, a ValueError if it is empty."""
-    if not isinstance(value, str | os.PathLike):
-        raise TypeError(f"{name} is {what} and must be a str or a pathlib.Path; got {shown(value)}")
-    text = os.fspath(value)
-    if not text or "\0" in str(text):
-        raise ValueError(f"{name} is {what} and must be a path; got {text!r}")
-    return Path(os.fsdecode(text))
-
-
 def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
     """A sequence of `length` (any number if None) whole numbers of at least `least`. For its errors see `count`."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {shown(value)}")
     return tuple(count(number, name, f"one of {what}", least=least) for number in value)
-
-
-def function(value: Any, name: str, what: str) -> Any:
-    """A function or another callable object; a TypeError if it cannot be called."""
-    if not callable(value):
-        raise TypeError(f"{name} is {what} and must be a function; got {shown(value)}")
-    return value
 
 
 def instance(value: Any, kinds: Any, name: str, what: str) -> Any:

@@ -4,9 +4,9 @@ Commands are functions: cyclopts makes their options and help pages from signatu
 stderr, which begins with ``pyrodrop:``; the option ``--debug``, at any place, adds the traceback. Exit statuses:
 
     0     done
-    1     the call failed: a file or folder, the network, memory, a training that diverged; or a check missed its reference
+    1     the call failed: a file or folder, the network, memory, a training that diverged, an unexpected error; or a check
+          missed its reference
     2     the call is wrong: an unknown command, option or name, or a value that is not allowed
-    70    a defect of pyrodrop: an unexpected error
     130   interrupted
     141   the program that reads the output has closed it
 """
@@ -24,6 +24,7 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, convert
 
+from pyrodrop import __version__
 from pyrodrop.extras import INSTALL
 from pyrodrop.failed import Failed
 
@@ -31,8 +32,7 @@ _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options
 
 Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
 plain text."""
-_OUTPUT = Parameter(alias="-o")
-FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
+FAILED, WRONG, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,10 +66,8 @@ def _command(arguments: list[str]) -> int:
         arguments = arguments[2:]
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, check, compare):
+        for command in (run, list_, show, cite, check, compare, league):
             app.command(command, name=command.__name__.rstrip("_"))
-        app.command(leagues := _app("league", help="Score draws against exact posteriors, beside other methods."))
-        leagues.command(submit)
     try:
         result = app(arguments)
     except CycloptsError as error:
@@ -84,7 +82,7 @@ def _app(name: str, **options: Any) -> App:
     """A command line that raises its errors and returns what the function returns."""
     return App(
         name,
-        version=_version,
+        version=f"pyrodrop {__version__}",
         default_parameter=Parameter(negative=(), consume_multiple=1, converter=_converted),  # --data a b; no --no-quiet
         exit_on_error=False,
         print_error=False,
@@ -98,12 +96,6 @@ def _converted(kind: Any, tokens: Sequence[Any]) -> Any:
     """Convert values as cyclopts does, but refuse 1.5 as a whole number."""
     whole = int in (kind, *get_args(kind))
     return convert(kind, tokens, converter=(lambda _, value: int(value)) if whole else None)
-
-
-def _version() -> str:
-    import pyrodrop
-
-    return f"pyrodrop {pyrodrop.__version__}"
 
 
 def _job(name: str) -> tuple[Callable[..., Any], str]:
@@ -140,20 +132,7 @@ def _ended(error: BaseException) -> tuple[int, str]:
         return FAILED, text
     if isinstance(error, ValueError):
         return WRONG, text
-    for fragment, message in _FAILURES.items():
-        if fragment in f"{kind}: {text}":
-            return FAILED, f"{message}; {text or kind}"
-    return DEFECT, f"a defect of pyrodrop, please report it: {kind}: {text}; --debug shows the traceback"
-
-
-_MEMORY = "out of memory, use fewer draws, or a smaller batch or network"
-_FAILURES = {  # of other packages, by fragments of their kind or text
-    "MemoryError": _MEMORY,
-    "out of memory": _MEMORY,
-    "DefaultCPUAllocator": _MEMORY,
-    "SafetensorError": "a safetensors file could not be read or written",
-    "TerminatedWorkerError": "a worker process was killed, perhaps for lack of memory: run the command again to continue",
-}
+    return FAILED, f"{kind}: {text}; --debug shows the traceback"
 
 
 def _printable(line: str) -> str:
@@ -238,15 +217,15 @@ def compare(folders: list[str], /) -> None:
         print_table(table)
 
 
-def submit(
+def league(
     file: Path,
     /,
     *,
     problem: str | None = None,
     name: str | None = None,
-    output: Annotated[Path | None, _OUTPUT] = None,
+    output: Annotated[Path | None, Parameter(alias="-o")] = None,
 ) -> None:
-    """Score draws of weights, or of functions, against the exact posteriors, and print them in the leagues.
+    """Score draws of weights, or of functions, against the exact posteriors, and print them beside other methods.
 
     Args:
         file: a .npz, .nc or .json file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
@@ -256,5 +235,4 @@ def submit(
     """
     from pyrodrop.analysis.jobs import of_lab
 
-    league = of_lab("experiments.league", "the league")
-    league.submit(file, problem=problem, name=name, out=output)
+    of_lab("experiments.league", "the league").submit(file, problem=problem, name=name, out=output)

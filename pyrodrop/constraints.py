@@ -28,14 +28,14 @@ class Constraint:
     """What one argument may be: ``constraint(value, name)`` returns the value as Python's own type, or raises.
 
     Args:
-        what: what the argument is, such as ``the number of gradient steps``, for messages.
+        check: a function of the value, the argument's name, `what` and the bounds.
+        what: what the argument is, such as ``the number of gradient steps``, for messages; of a choice, the `Literal`.
         bounds: of numbers.
     """
 
-    check: Callable[..., Any]
-
-    def __init__(self, what: str, **bounds: Any) -> None:
-        self.what: str = what
+    def __init__(self, check: Callable[..., Any], what: Any, **bounds: Any) -> None:
+        self.check: Callable[..., Any] = check
+        self.what: Any = what
         self.bounds: dict[str, Any] = bounds
         self.optional: bool = False
 
@@ -44,62 +44,26 @@ class Constraint:
 
     def allowed(self) -> str:
         """What is allowed, for messages and the reference."""
-        return "True or False"
+        if self.check is choice:
+            return " or ".join(map(repr, get_args(self.what)))
+        texts = {arguments.count: arguments.whole, number: arguments.bounded}
+        return texts[self.check](**self.bounds) if self.check in texts else "True or False"
 
 
-class Flag(Constraint):
-    """True or False, see `arguments.flag`."""
-
-    check = staticmethod(arguments.flag)
-
-
-class Count(Constraint):
-    """A whole number from `least` (1 by default) to `most`, see `arguments.count`."""
-
-    check = staticmethod(arguments.count)
-
-    def allowed(self) -> str:
-        return arguments.whole(**self.bounds)
+def number(value: Any, name: str, what: str, **bounds: float) -> float:
+    """A finite number within bounds, see `arguments.real`; 20 stays 20 where it is shown."""
+    checked = arguments.real(value, name, what, **bounds)
+    return value if type(value) is int else checked
 
 
-class Real(Constraint):
-    """A finite number within bounds, see `arguments.real`."""
-
-    @staticmethod
-    def check(value: Any, name: str, what: str, **bounds: float) -> float:
-        number = arguments.real(value, name, what, **bounds)
-        return value if type(value) is int else number  # 20 stays 20 where it is shown
-
-    def allowed(self) -> str:
-        return arguments.bounded(**self.bounds)
-
-
-class Choice(Constraint):
+def choice(value: Any, name: str, choices: Any) -> Any:
     """One of the values of a `Literal`."""
-
-    @staticmethod
-    def check(value: Any, name: str, choices: Any) -> Any:
-        return one_of(value, choices, name)
-
-    def allowed(self) -> str:
-        return " or ".join(map(repr, get_args(self.what)))
+    return one_of(value, choices, name)
 
 
-class Instance(Constraint):
-    """An object of a class, see `arguments.instance`."""
-
-    def __init__(self, kind: Any, what: str) -> None:
-        super().__init__(what)
-        self.kind: Any = kind
-
-    def check(self, value: Any, name: str, what: str) -> Any:  # type: ignore[override]
-        return arguments.instance(value, self.kind, name, what)
-
-    def allowed(self) -> str:
-        return self.what
-
-
-Text = Annotated[str, Instance(str, "a str")]
+Flag = functools.partial(Constraint, arguments.flag)
+Count = functools.partial(Constraint, arguments.count)  # bounds: least, 1 by default, and most
+Real = functools.partial(Constraint, number)  # bounds: see `arguments.real`
 Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
 EngineName = Literal["auto", "pyro", "traced", "compiled"]
 Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
@@ -161,7 +125,7 @@ def _constraint(hint: Any) -> Constraint | None:
     if get_origin(hint) is Annotated:
         return next((each for each in get_args(hint)[1:] if isinstance(each, Constraint)), None)
     if get_origin(hint) is Literal:
-        return Choice(hint)
+        return Constraint(choice, hint)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     constraints = [_constraint(kind) for kind in kinds if kind is not type(None)]
     if len(constraints) != 1 or constraints[0] is None:
@@ -176,4 +140,4 @@ def _plain(hint: Any) -> Any:
     if not isinstance(hint, str):
         return hint
     plain = re.sub(r"Annotated\[([^,\]]+), \w+\(.*?\)\]", r"\1", hint, flags=re.DOTALL)
-    return {"Seed": "int", "Text": "str", "Progress": "bool | None"}.get(plain, plain)
+    return {"Seed": "int", "Progress": "bool | None"}.get(plain, plain)

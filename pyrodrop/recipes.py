@@ -15,8 +15,12 @@ Beyond the range of the training data the network is constant in x. So is the li
 erroneous x could lead to an arbitrarily large y.
 
 Weights w and factors a of the noise maximise the density of the rows that a network was not trained on, so that the
-uncertainty is not learned from rows that the networks have fitted: Yao, Vehtari, Simpson & Gelman (2018), Using Stacking
-to Average Bayesian Predictive Distributions, https://arxiv.org/abs/1704.02030.
+uncertainty is not learned from rows that the networks have fitted:
+
+    sum_n ln sum_c w_c p_c(y_n),   p_c(y_n) = mean_s N(y_n; m_ncs, a_c v_ncs)         largest in w and a
+
+Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
+https://arxiv.org/abs/1704.02030.
 
 The defaults were chosen on one half of 64 tables and evaluated on the other: docs/tables.md.
 """
@@ -28,13 +32,13 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, counts, function, instance
+from pyrodrop.arguments import count, counts, instance
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import labels_of
 from pyrodrop.cards import Described
@@ -57,7 +61,6 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.stacking import Component, Line, ridge, stacked, stacked_densities
 from pyrodrop.training.by_default import STEPS, by_default, settings_for, standardised
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -79,6 +82,9 @@ _SCORED, _FEW_DRAWS = 20_000, 5  # training rows, and draws of each network, of 
 _FEWEST, _PARTS, _MEMBERS = 10, 5, 5
 _OF_Y, _OF_LOGITS = ((1.0, 2.0), (3.0, 3.0)), ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0))  # r, t
 _MOST_CLASSES = 10  # of whole numbers that `curve` takes for labels
+_ROUNDS = 500  # of expectation maximisation
+_LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
+_PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 
@@ -152,7 +158,8 @@ class Recipe(Described):
         lines = [self._line(rows) for rows in training] if _learned(likelihood) else []
         models = [model for model in self.models for _ in training]
         if lines:
-            models = [_with_line(model, line, self._unit) for model in self.models for line in lines]
+            pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
+            models = [_around(model, line, line.error.square(), self._unit) for model, line in pairs]
         with collected() as messages:
             runs = fit_replicates(
                 models,
@@ -470,7 +477,7 @@ def _recipe(
     hidden: Sequence[int],
     targets: int,
 ) -> Recipe:
-    function(posterior, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
+    instance(posterior, Callable, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
     assert data.inputs is not None
     x = data.inputs(data.x)
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
@@ -555,30 +562,23 @@ def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, 
     return Replicates(fits, failed, each)
 
 
-def _with_line(model: WideAndDeep, line: Line, unit: Standardize) -> WideAndDeep:
-    """A copy of the model around a line, whose noise starts at the error of the line."""
-    model = copy.deepcopy(model)
-    model.set_line(line.slopes, line.intercept, line.error)
-    _set_noise(model, line.error.square(), unit)
+def _around(model: Any, line: Line, variance: Tensor, unit: Standardize, *, alone: bool = False) -> WideAndDeep:
+    """The model, changed in place, around a line, or as the line alone. The noise starts at this variance at outputs of 0,
+    or stays there without the network; the variance is in standardised units."""
+    assert isinstance(model, WideAndDeep)
+    model.set_line(line.slopes, line.intercept, line.error, alone=alone)
+    likelihood = model.likelihood
+    if isinstance(likelihood, HeteroscedasticGaussian):
+        likelihood.factor = (variance / (likelihood.variance_at_zero if alone else 1.0)).to(likelihood.factor)
+    else:
+        model.likelihood = Gaussian((1 / (variance * unit.scale.square())).tolist(), learned=not alone)
     return model
 
 
 def _alone(fit: Fit, line: Line, factor: Tensor, unit: Standardize) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
-    assert isinstance(model, WideAndDeep)
-    model.set_line(line.slopes, line.intercept, line.error, alone=True)
-    _set_noise(model, line.error.square() * factor, unit, learned=False)
-    return replace(fit, model=model, guide=guide)
-
-
-def _set_noise(model: WideAndDeep, variance: Tensor, unit: Standardize, *, learned: bool = True) -> None:
-    """Set the noise at outputs of 0, or at the start of training. The variances are in standardised units."""
-    likelihood = model.likelihood
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        likelihood.factor = (variance / (1.0 if learned else likelihood.variance_at_zero)).to(likelihood.factor)
-    else:
-        model.likelihood = Gaussian((1 / (variance * unit.scale.square())).tolist(), learned=learned)
+    return replace(fit, model=_around(model, line, line.error.square() * factor, unit, alone=True), guide=guide)
 
 
 def _widen(fit: Fit, factor: Tensor) -> None:
@@ -594,3 +594,85 @@ def _widen(fit: Fit, factor: Tensor) -> None:
 def _learned(likelihood: Likelihood) -> bool:
     """Whether the noise is Gaussian and learned, so that factors of it are chosen on the rows left out."""
     return isinstance(likelihood, HeteroscedasticGaussian) or (isinstance(likelihood, Gaussian) and likelihood.learned)
+
+
+class Line(NamedTuple):
+    """A line in standardised units: slopes ``[D, T]``, intercept ``[T]``, and its error ``[T]`` in rows left out."""
+
+    slopes: Tensor
+    intercept: Tensor
+    error: Tensor
+
+    def at(self, x: Tensor) -> Tensor:
+        return x @ self.slopes + self.intercept
+
+
+def ridge(x: Tensor, y: Tensor) -> Line:
+    """Ridge regression. Its penalty, one per column of y, minimises the error of rows that are left out one at a time.
+
+    With the singular values d and the left singular vectors U of centred x ``[n, D]``, row i has the leverage h = 1/n +
+    sum_j U_ij^2 d_j^2 / (d_j^2 + n lambda), and the error of the line without it is e / (1 - h): Golub, Heath & Wahba
+    (1979), https://doi.org/10.1080/00401706.1979.10489751, equation 1.4.
+    """
+    rows, middle, mean = len(x), x.mean(0), y.mean(0)
+    u, d, v = torch.linalg.svd(x - middle, full_matrices=False)
+    shares = d.square() / (d.square() + rows * torch.logspace(-8, 6, 29, dtype=x.dtype)[:, None])  # [penalties, D]
+    shares = torch.where(d > d[0] * 1e-12 * max(x.shape), shares, 0.0)
+    along = u.T @ (y - mean)
+    off = (y - mean) - torch.einsum("nd,pd,dt->pnt", u, shares, along)
+    leverage = 1 / rows + torch.einsum("nd,pd->pn", u.square(), shares)
+    errors = (off / (1 - leverage).clamp(min=1e-6)[..., None]).square().mean(1)  # [penalties, T]
+    error, best = errors.min(0)
+    slopes = v.T @ (shares[best].T / d.clamp(min=1e-300)[:, None] * along)
+    return Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
+
+
+class Component(NamedTuple):
+    """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``."""
+
+    off: Tensor
+    variance: Tensor
+
+    @classmethod
+    def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> Component:
+        """The component from means and variances ``[S, n_k, T]`` and observations y ``[n_k, T]`` of every part k."""
+        off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
+        return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
+
+    def density(self, factor: Tensor) -> Tensor:
+        """The log density of every draw, ``[S, n]``, less ln S."""
+        variance = factor * self.variance
+        logs = (self.off / variance + (2 * math.pi * variance).log()).sum(-1) / -2
+        return logs - math.log(len(self.off))
+
+
+def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
+    """Weights ``[C]`` and factors of the variances ``[C, T]`` that maximise the density of the rows under the mixture.
+
+    Expectation maximisation; latent are the component and the draw of every row. The prior of a factor counts as two rows
+    with the factor 1, and that of a weight as one row.
+    """
+    rows = components[0].off.shape[1]
+    weights = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
+    factors = torch.ones(len(components), components[0].off.shape[2], dtype=torch.float64)
+    sizes = [len(component.off) for component in components]
+    for _ in range(_ROUNDS):
+        logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+        shares = torch.cat(logs).softmax(0).split(sizes)
+        before = torch.cat([weights[:, None], factors.log()], 1)
+        weights = torch.stack([share.sum() + 1 for share in shares]) / (rows + len(components))
+        factors = torch.stack([
+            ((share[..., None] * c.off / c.variance).sum((0, 1)) + _PRIOR_ROWS) / (share.sum() + _PRIOR_ROWS)
+            for share, c in zip(shares, components, strict=True)
+        ])  # fmt: skip
+        if float((torch.cat([weights[:, None], factors.log()], 1) - before).abs().max()) < 1e-4:
+            break
+    return weights, factors
+
+
+def stacked_densities(logs: Tensor) -> Tensor:
+    """The weights ``[C]`` as in `stacked`, for components with fixed log densities ``[C, n]`` and no factors."""
+    weights = torch.full((len(logs),), 1 / len(logs), dtype=torch.float64)
+    for _ in range(_ROUNDS):
+        weights = ((logs + weights.log()[:, None]).softmax(0).sum(1) + 1) / (logs.shape[1] + len(logs))
+    return weights

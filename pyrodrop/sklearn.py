@@ -12,14 +12,12 @@ docs/tables.md.
 from __future__ import annotations
 
 import copy
-import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
@@ -28,8 +26,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from pyrodrop import guides, recipes
-from pyrodrop.arguments import count, counts, shown
+from pyrodrop import recipes
+from pyrodrop.arguments import count, counts
 from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
 from pyrodrop.data.columns import check_numbers
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
@@ -44,15 +42,7 @@ __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
 public(__name__, __all__)
 
-_POSTERIORS: Mapping[str, Callable[..., Any]] = {
-    "dropout": recipes.dropout,
-    "variational": functools.partial(guides.VariationalDropout, kind="B"),
-    "mean field": guides.MeanField,
-    "ensemble": guides.Point,
-}
-
-
-_TABLE: Mapping[str, Any] = {"accept_sparse": "csr", "dtype": np.float64, "ensure_all_finite": "allow-nan"}
+_TABLE: Mapping[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
 
 class _Network(BaseEstimator):  # type: ignore[misc]
@@ -62,7 +52,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self,
         hidden_layer_sizes: Sequence[int] = (50,),
         *,
-        posterior: str | Callable[..., Any] = "dropout",
+        posterior: Callable[..., Any] | None = None,
         members: int = 5,
         max_steps: int | None = None,
         draws: int = 200,
@@ -88,18 +78,10 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 
-    def _hidden(self) -> tuple[int, ...]:
-        return counts(self.hidden_layer_sizes, "hidden_layer_sizes", "the numbers of units of the hidden layers")
-
-    def _posterior(self) -> Callable[..., Any]:
-        if isinstance(self.posterior, str) and self.posterior in _POSTERIORS:
-            return _POSTERIORS[self.posterior]
-        if isinstance(self.posterior, str) or not callable(self.posterior):
-            raise ValueError(
-                f"posterior must be one of {', '.join(map(repr, _POSTERIORS))}, or a function of the model; got "
-                f"{shown(self.posterior)}"
-            )
-        return self.posterior  # type: ignore[no-any-return]
+    def _chosen(self) -> dict[str, Any]:
+        """The arguments of a recipe."""
+        hidden = counts(self.hidden_layer_sizes, "hidden_layer_sizes", "the numbers of units of the hidden layers")
+        return {"posterior": recipes.dropout if self.posterior is None else self.posterior, "hidden": hidden}
 
     def prediction(self, X: Any, draws: int | None = None) -> Prediction:
         """The draws of the functions and the distribution of y at the rows X ``[n, D]``, for densities and all scores.
@@ -113,7 +95,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = _checked_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
-        x = self._filled.transform(_dense(validate_data(self, X, reset=False, **_TABLE)))
+        x = self._filled.transform(np.array(validate_data(self, X, reset=False, **_TABLE)))
         runs = copy.deepcopy(self.run_)
         for module in (module for member in runs for module in (member.model, member.guide)):
             if isinstance(module, torch.nn.Module):
@@ -128,12 +110,13 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         X = _checked_columns(X)
         y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
         x, y = validate_data(self, X, y, ensure_min_samples=2, **_TABLE, **options)
-        self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(_dense(x))
-        return narrowed(torch.as_tensor(self._filled.transform(_dense(x)))), y
+        x = np.array(x)  # a copy: arrays of data frames may be read-only
+        self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(x)
+        return narrowed(torch.as_tensor(self._filled.transform(x))), y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse, tags.input_tags.allow_nan = True, True
+        tags.input_tags.allow_nan = True
         return tags
 
 
@@ -147,10 +130,6 @@ def _checked_columns(X: Any) -> Any:
     return X if masked is None else np.ma.filled(masked.astype(np.float64), np.nan)
 
 
-def _dense(x: Any) -> np.ndarray[Any, Any]:
-    return np.array(x.toarray() if issparse(x) else x)  # a copy: arrays of data frames may be read-only
-
-
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     """A regression by a line plus networks with a posterior over their weights.
 
@@ -158,8 +137,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
 
     Args:
         hidden_layer_sizes: numbers of units of the hidden layers.
-        posterior: posterior of each network: ``dropout`` of 1 % of the hidden units, ``variational`` (variational dropout,
-            Kingma et al., type B), ``mean field``, ``ensemble`` for point estimates, or a function from model to guide.
+        posterior: function from model to guide for the posterior of each network, such as `pyrodrop.guides.MeanField`, or
+            `pyrodrop.guides.Point` for an ensemble of point estimates; None for dropout of 1 % of the hidden units.
         members: number of networks for each of two priors, each trained without another part of the rows
             (`recipes.Recipe.fit`).
         likelihood: distribution of y; None for Gaussian noise, of y or of its logarithm, whose variance depends on x.
@@ -188,7 +167,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         self,
         hidden_layer_sizes: Sequence[int] = (64, 64),
         *,
-        posterior: str | Callable[..., Any] = "dropout",
+        posterior: Callable[..., Any] | None = None,
         members: int = 5,
         likelihood: Likelihood | None = None,
         max_steps: int | None = None,
@@ -220,10 +199,9 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
                 f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, "
                 "or recipes.regressor for classes that have an order"
             )
-        options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self._hidden()}
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
         self._of_one_column = y.ndim == 1
-        return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **options))
+        return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **self._chosen()))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
         """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and optionally standard deviations and quantiles.
@@ -245,12 +223,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             levels = checked_levels(quantiles, "quantiles").reshape(-1)
             results.append(np.moveaxis(self._shaped(predicted.quantile(levels)), 0, -1))
         return results[0] if len(results) == 1 else tuple(results)
-
-    def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
-        """Draws of y with noise, ``[n, n_samples]`` or ``[n, T, n_samples]``, each from one draw of the function for all
-        rows. Every call returns the same draws."""
-        predicted = self.prediction(X, count(n_samples, "n_samples", "the number of draws of y"))
-        return np.moveaxis(self._shaped(predicted.sample_y(n_samples)), 0, -1)
 
     def _shaped(self, values: Tensor) -> np.ndarray[Any, Any]:
         """Values ``[..., n, T]``, without their last axis if y of ``fit`` had one dimension."""
@@ -293,7 +265,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y must have at least two classes; got one class, {self.classes_.tolist()[0]!r}")
         data = (x, torch.from_numpy(labels))
-        return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self._hidden()))
+        return self._fit(recipes.classifier(data, **self._chosen()))
 
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
         """Probabilities of the classes, ``[n, len(classes_)]``, averaged over the draws."""

@@ -39,10 +39,10 @@ from pyrodrop.analysis.calibration.simulate import (
 )
 from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import positive, shown
-from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import real, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.changes import evaluating
+from pyrodrop.constraints import Progress, checked
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
@@ -59,6 +59,7 @@ _PRIOR, _POSTERIOR, _TIES = (
 Draw = Callable[[Inputs, Tensor, int, int], Mapping[str, Tensor]]
 
 
+@checked
 def sbc(
     model: NetworkModel,
     make_guide: Callable[[Any], Any],
@@ -76,7 +77,7 @@ def sbc(
     memory: float | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
-    progress: bool | None = None,
+    progress: Progress = None,
 ) -> SBC:
     """Simulation-based calibration of a variational posterior: its guide together with its training.
 
@@ -137,8 +138,7 @@ def sbc(
             f"{shown(make_guide)}"
         )
     if memory is not None:
-        memory = positive(memory, "memory", "the number of bytes that all fits together may take")
-    checked_progress(progress)
+        memory = real(memory, "memory", "the number of bytes that all fits together may take", above=0)
     start, wall = time.process_time(), time.perf_counter()
     model = copy.deepcopy(model)
     guide = make_guide(model)

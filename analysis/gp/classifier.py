@@ -21,7 +21,7 @@ from torch import Tensor
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import FittedProcess, Problem, columns
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
-from pyrodrop.arguments import count, positive
+from pyrodrop.arguments import count, real
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.likelihoods.classes import number_of_classes
@@ -110,7 +110,7 @@ class GaussianProcessClassifier(FittedProcess):
 
 def dirichlet_targets(labels: Tensor, classes: int, alpha_epsilon: float) -> tuple[Tensor, Tensor]:
     """Real-valued targets and their noise variances, each ``[classes, N]``, for labels ``[N]``."""
-    alpha_epsilon = positive(alpha_epsilon, "alpha_epsilon", "the pseudo-count of a class that was not observed")
+    alpha_epsilon = real(alpha_epsilon, "alpha_epsilon", "the pseudo-count of a class that was not observed", above=0)
     alpha = alpha_epsilon + torch.nn.functional.one_hot(labels, classes).double().T
     noise = (1 / alpha + 1).log()
     return alpha.log() - noise / 2, noise

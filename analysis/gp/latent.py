@@ -16,9 +16,9 @@ from tqdm import tqdm
 from pyrodrop.analysis.gp.exact import Exact
 from pyrodrop.analysis.gp.inducing import Inducing, Sparse
 from pyrodrop.arguments import count, flag
-from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Described
+from pyrodrop.constraints import Progress, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
@@ -50,11 +50,10 @@ class FittedProcess(Described):
     inputs: Standardize
     evidence_kind: str
 
-    def __init__(self, data: Data, learn: bool, seed: int, progress: bool | None) -> None:
+    @checked
+    def __init__(self, data: Data, learn: bool, seed: Seed, progress: Progress) -> None:
         self._began = time.perf_counter()
         flag(learn, "learn", "whether to maximise the evidence over the hyperparameters")
-        checked_seed(seed)
-        checked_progress(progress)
         self._search: dict[str, Any] = {"learn": learn, "seed": seed, "progress": progress}
         self.data = Dataset.of(data)
 

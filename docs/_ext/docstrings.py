@@ -15,7 +15,8 @@ from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 
 import pyrodrop
-from pyrodrop.constraints import Choice, Constraint, Flag, constraints_of
+from pyrodrop.arguments import flag
+from pyrodrop.constraints import Constraint, choice, constraints_of
 from pyrodrop.training.settings import Settings
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|References|Example|Examples|Note):$")
@@ -45,7 +46,7 @@ def allowed(public: Any) -> dict[str, str]:
     """What the arguments of a function or class may be, by name, in words."""
     with_options = public in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training)
     constraints: Mapping[str, Constraint] = constraints_of(Settings if with_options else public)
-    return {name: each.allowed() for name, each in constraints.items() if not isinstance(each, Flag | Choice)}
+    return {name: each.allowed() for name, each in constraints.items() if each.check not in (flag, choice)}
 
 
 def _default(

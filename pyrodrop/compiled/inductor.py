@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,12 +33,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pooch
 import torch
 from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
-from pyrodrop.cache import folder, is_mine
 from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat
 from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
 from pyrodrop.devices import processor, seeded
@@ -454,13 +455,32 @@ def found_or_made(
 
 def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
     """The path of the program in the cache; None on a GPU, and if there is no cache folder."""
-    place = folder("programs")
+    place = _folder()
     if place is None or any(tensor.is_cuda for tensor in inputs):
         return None
     digest = hashlib.sha256(_of_this_machine().encode())
     for part in (torch.get_num_threads(), *parts, *((t.shape, t.stride(), t.dtype) for t in inputs)):
         digest.update(f"{part};".encode())
     return place / f"{digest.hexdigest()[:32]}.so"
+
+
+def _folder() -> Path | None:
+    """The folder of programs: in the one that the environment variable ``PYRODROP_CACHE`` names, by default in the user's
+    cache. None if it cannot be written to, or other users can write to it."""
+    path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path if _is_mine(path) and os.access(path, os.W_OK) else None
+    except OSError:
+        return None
+
+
+def _is_mine(path: Path) -> bool:
+    """Whether this user owns a file or folder and no other user may write to it."""
+    if not hasattr(os, "getuid"):  # Windows: the folder lies in the user's profile
+        return True
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @functools.cache
@@ -474,7 +494,7 @@ def _of_this_machine() -> str:
 
 def _read(path: Path) -> Compiled | None:
     try:
-        if not is_mine(path):
+        if not _is_mine(path):
             return None
         os.utime(path)  # the time of its last use
         return load_program(path)

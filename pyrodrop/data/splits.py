@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import tensor
+from pyrodrop.arguments import instance, tensor
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Flag, Instance, Real, Text, checked
+from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data.columns import Encode, checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.inputs import named_parts
@@ -48,16 +48,18 @@ class Split(Described):
         ValueError: the period is not positive, or the inputs of train and test have different names.
     """
 
-    name: Text
-    train: Annotated[Dataset, Instance(Dataset, "a Dataset")]
-    test: Annotated[Dataset, Instance(Dataset, "a Dataset")]
-    x_unit: Text
-    y_unit: Text
-    source: Text
+    name: str
+    train: Dataset
+    test: Dataset
+    x_unit: str
+    y_unit: str
+    source: str
     period: Annotated[float, Real("the period of a seasonal component, in units of x,", above=0)] | None = None
     truth: Annotated[bool, Flag("whether test has real observations")] = True
 
     def __post_init__(self) -> None:
+        for name in ("train", "test"):
+            instance(getattr(self, name), Dataset, name, "a Dataset")
         if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
             raise ValueError(
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
@@ -79,7 +81,7 @@ class Split(Described):
         categories: Sequence[Any] = (),
         encode: Encode = "one-hot",
         standardise: bool = True,
-        name: Text = "frame",
+        name: str = "frame",
     ) -> Split:
         """Split the rows of a DataFrame at random; the standardisation is that of the training rows.
 
@@ -130,7 +132,7 @@ class Splits(Described, Sequence[Split]):
     """
 
     @checked
-    def __init__(self, name: Text, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: Text) -> None:
+    def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
         for text, table in (("y", y), ("x", x)):
             if tensor(table, text, "a table of numbers").dim() != 2 or len(table) != len(y):
                 raise ValueError(

@@ -11,7 +11,7 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pyrodrop.arguments import function
+from pyrodrop.arguments import instance
 from pyrodrop.devices import products_of_float32
 from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
@@ -70,7 +70,7 @@ def check_function(output: Any) -> Output:
             "output must be a function of what the network returns, such as lambda out: out['logits']; got a "
             f"{type(output).__name__}: a module belongs into the network, where its weights have priors and are trained"
         )
-    return function(output, "output", "the choice of one tensor out of what the network returns")  # type: ignore[no-any-return]
+    return instance(output, Callable, "output", "a function of what the network returns")  # type: ignore[no-any-return]
 
 
 def taken(returned: Any, output: Output | None) -> Tensor:

@@ -12,7 +12,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import arguments
-from pyrodrop.arguments import count, positive, shown
+from pyrodrop.arguments import count, real, shown
 from pyrodrop.distributions import BernoulliMixture, LowRankNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.distributions.units import InputUnits
@@ -112,7 +112,7 @@ class Gaussian(Prior):
             TypeError: an argument is no number.
         """
         check_drop_rate(drop_rate)
-        decay = positive(weight_decay, "weight_decay", "the factor of the squared norm of the weights")
+        decay = real(weight_decay, "weight_decay", "the factor of the squared norm of the weights", above=0)
         return cls(length_scale=math.sqrt(2 * _total_precision(num_data, precision) * decay / (1 - drop_rate)))
 
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
@@ -170,7 +170,7 @@ def _checked(value: float | Sequence[float], name: str, what: str) -> float | li
 
 def _total_precision(num_data: int, precision: float) -> float:
     """N tau, after checking both arguments."""
-    tau = positive(precision, "precision", "one over the variance of the observation noise")
+    tau = real(precision, "precision", "one over the variance of the observation noise", above=0)
     return count(num_data, "num_data", "the size of the training set") * tau
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyro import poutine
 
-from pyrodrop.arguments import function, instance, shown
+from pyrodrop.arguments import instance, shown
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.local import LocalReparam
@@ -44,7 +44,7 @@ def reparameterize(
             f"model must have a method weight_sites, as the models of pyrodrop.models do; got {shown(model)}: use "
             "poutine.reparam with a config of site names, on model and guide"
         )
-    function(guide, "guide", "the guide of the model")
+    instance(guide, Callable, "guide", "a function, the guide of the model")
     instance(strategy, LazyReparam, "strategy", "a strategy such as LocalReparam()")
     config = dict.fromkeys(weights.weight_sites(), strategy)
     return poutine.reparam(model, config=config), poutine.reparam(guide, config=config)  # type: ignore[arg-type]

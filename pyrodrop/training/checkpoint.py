@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count
-from pyrodrop.arguments import path as checked_path
+from pyrodrop.arguments import count, instance
 from pyrodrop.changes import places_of
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
@@ -31,7 +31,7 @@ from pyrodrop.training.settings import Settings
 
 _log = logging.getLogger("pyrodrop")
 
-_FILE = "the file to save the state of the training to"
+_FILE = "a str or a pathlib.Path, the file to save the state of the training to"
 
 # Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
 FREE = ("steps", "lr", "lr_schedule", "kl_weight", "engine")
@@ -65,7 +65,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path, *, every: int = 10_000) -> None:
-        self.path: Path = checked_path(path, "path", _FILE)
+        self.path: Path = Path(instance(path, str | PathLike, "path", _FILE))
         self.every: int = count(every, "every", "the number of steps between two savings")
 
     @staticmethod
@@ -73,7 +73,7 @@ class Checkpoint:
         """The argument ``checkpoint`` of `fit`."""
         if value is None or isinstance(value, Checkpoint):
             return value
-        return Checkpoint(checked_path(value, "checkpoint", _FILE))
+        return Checkpoint(instance(value, str | PathLike, "checkpoint", _FILE))
 
 
 def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:

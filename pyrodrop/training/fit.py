@@ -22,9 +22,9 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating, modules_of
+from pyrodrop.constraints import Progress, checked
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.threads import outside
@@ -41,6 +41,7 @@ _EXPECTED_STEPS = 10_000
 
 
 @with_options
+@checked
 @threads.exclusive()
 @outside("fit")
 @torch.inference_mode(False)
@@ -52,7 +53,7 @@ def fit(
     *,
     steps: int | None = None,
     num_data: int | None = None,
-    progress: bool | None = None,
+    progress: Progress = None,
     checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Fit, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
@@ -128,7 +129,6 @@ def fit(
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)
-    checked_progress(progress)
     if settings.average and (saving is not None or isinstance(after_epoch, EarlyStopping)):
         raise ValueError(
             "average must be 0 with a checkpoint, which has no means, and with EarlyStopping, which goes back to its best "

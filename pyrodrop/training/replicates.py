@@ -21,10 +21,10 @@ from torch import nn
 
 from pyrodrop import threads
 from pyrodrop.agreement import check_guide
-from pyrodrop.arguments import MOST, positive, shown
+from pyrodrop.arguments import MOST, real, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.changes import modules_of
+from pyrodrop.constraints import Progress, checked
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
@@ -50,6 +50,7 @@ class Replicate(NamedTuple):
 
 
 @with_options
+@checked
 @threads.exclusive()
 @outside("fit_replicates")
 @torch.inference_mode(False)
@@ -64,7 +65,7 @@ def fit_replicates(
     memory: float | None = None,
     jobs: int | None = None,
     starts: Starts = "model",
-    progress: bool | None = None,
+    progress: Progress = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
     """Train independent fits together, which is faster than one by one for small networks.
@@ -115,8 +116,7 @@ def fit_replicates(
     """
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), starts=starts, **options)
     if memory is not None:
-        memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
-    checked_progress(progress)
+        memory = real(memory, "memory", "the number of bytes that all replicates together may take", above=0)
     count = whole_number(count, "count", "the number of replicates")
     if settings.engine == "pyro":
         raise ValueError(

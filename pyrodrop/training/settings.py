@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_a
 import torch
 from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
-from pyrodrop.arguments import positive, real, shown
+from pyrodrop.arguments import real, shown
 from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
 from pyrodrop.devices import products_of_float32, resolve
 from pyrodrop.names import did_you_mean
@@ -83,7 +83,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._refuse()
         if not callable(self.lr):
-            self._set("lr", positive(self.lr, "lr", _LR))
+            self._set("lr", real(self.lr, "lr", _LR, above=0))
         if not callable(self.kl_weight):
             self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
         self._set("device", resolve(self.device))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 
 from pyrodrop import guides
-from pyrodrop.constraints import Count, Instance, Seed, Text, checked
+from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
@@ -70,23 +70,23 @@ class Entry:
 
     Raises:
         ValueError: `draws` or `published_runs` is below 1, or an error has no result.
-        TypeError: a text, a number or `check` is of the wrong type.
+        TypeError: a number is of the wrong type.
     """
 
-    name: Text
-    summary: Text
-    source: Text
-    data: Text
+    name: str
+    summary: str
+    source: str
+    data: str
     model: Callable[[Dataset], NetworkModel]
     guide: Callable[[NetworkModel], Guide]
     training: Callable[[Dataset], Mapping[str, Any]]
     published: Mapping[str, float]
-    check: Annotated[Check, Instance(Check, "a Check, the settings of the short run")]
+    check: Check
     draws: Annotated[int, Count("the number of posterior samples")] = 100
-    published_as: Text = "published"
+    published_as: str = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)
     published_runs: Annotated[int, Count("the number of published runs")] = 1
-    purpose: Text = ""
+    purpose: str = ""
 
     def __post_init__(self) -> None:
         if unknown := self.published_errors.keys() - self.published.keys():

@@ -11,14 +11,12 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from pyrodrop import data as published
-from pyrodrop.constraints import Text, checked
 from pyrodrop.data import Dataset, Split, uci
 from pyrodrop.data.files import UCI
 from pyrodrop.data.published import SPLITS
 from pyrodrop.scaling import Standardize
 
 
-@checked
 @dataclass(frozen=True)
 class Source:
     """A data set.
@@ -26,12 +24,9 @@ class Source:
     Attributes:
         summary: one-line description with the number of observations.
         load: loads the splits; most data sets have one.
-
-    Raises:
-        TypeError: an argument is of another type.
     """
 
-    summary: Text
+    summary: str
     load: Callable[[], Sequence[Split]]
 
 

@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 import requests
 import torch
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pyrodrop import cli
 from pyrodrop.analysis.jobs import JOBS
@@ -260,20 +259,17 @@ def import_cut_off() -> ImportError:
     ("error", "status", "said"),
     [
         (FloatingPointError("the loss is no longer finite"), 1, "the loss is no longer finite"),
-        (MemoryError(), 1, "out of memory"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 1, "out of memory.*fewer draws"),
+        (MemoryError(), 1, "MemoryError"),
         (torch.OutOfMemoryError("CUDA out of memory"), 1, "out of memory"),
         (requests.ConnectionError("no route to host"), 1, "no route to host"),
         (requests.HTTPError("404 Client Error"), 1, "404"),
         (ConnectionError("data.txt could not be downloaded"), 1, "could not be downloaded"),
         (OSError(errno.ENOSPC, "No space left on device", "results.json"), 1, "results.json: No space left on device$"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device"),
-        (TerminatedWorkerError("killed"), 1, "a worker process was killed"),
         (Failed("cell.json is broken"), 1, "^pyrodrop: cell.json is broken$"),
         (ValueError("two\nlines \x1b[2J"), 2, r"^pyrodrop: two lines \\x1b\[2J$"),
-        (KeyError("rmse"), 70, "a defect of pyrodrop.*KeyError: 'rmse'.*--debug"),
-        (ZeroDivisionError("division by zero"), 70, "a defect of pyrodrop.*ZeroDivisionError"),
-        (AssertionError(), 70, "a defect of pyrodrop.*AssertionError"),
+        (KeyError("rmse"), 1, "KeyError: 'rmse'.*--debug"),
+        (AssertionError(), 1, "AssertionError"),
         (KeyboardInterrupt("go on with it"), 130, "interrupted: go on with it$"),
         (import_cut_off(), 130, "interrupted$"),
     ],

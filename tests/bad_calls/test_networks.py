@@ -107,7 +107,7 @@ REFUSED: Table = {
             )
         ),
         (lambda: mlp(activation="nosuch"), "no activation is called 'nosuch'; there are relu, .*did you mean 'tanh'"),
-        (lambda: mlp(activation=3), "activation is one of relu, .*must be a function; got"),
+        (lambda: mlp(activation=3), "activation must be one of relu, .*or a function of a tensor; got"),
     ],
     "models.priors": [
         (lambda name=name, value=value: mlp(**{name: value}), f"{name}.*(must be|no parameter is called).*{message}")

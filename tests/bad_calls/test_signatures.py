@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from pyrodrop import data, divergences, guides, likelihoods, priors, reparam, zoo
-from pyrodrop.constraints import Choice, Constraint, Count, Flag, Instance, Real, constraints_of
+from pyrodrop.arguments import count, flag
+from pyrodrop.constraints import Constraint, choice, constraints_of, number
 from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.training.settings import Settings
 
@@ -33,11 +34,10 @@ MODULES = [
 ]  # fmt: skip
 OTHERS = ["x", True, 1j, [1], np.ones(1), math.nan, math.inf, -math.inf]
 REFUSED: dict[Any, list[Any]] = {
-    Count: [*OTHERS, torch.ones(2), 3.0, 10**30],
-    Real: [*OTHERS, torch.ones(2)],
-    Instance: [object()],
-    Flag: [0, 1, "no", [True], 1.0, torch.tensor(True)],
-    Choice: ["nosuch", "", 3, ["x"], True, b"x"],
+    count: [*OTHERS, torch.ones(2), 3.0, 10**30],
+    number: [*OTHERS, torch.ones(2)],
+    flag: [0, 1, "no", [True], 1.0, torch.tensor(True)],
+    choice: ["nosuch", "", 3, ["x"], True, b"x"],
     int: ["x", True, 1.5, [1], -1, math.nan],
     float: ["x", True, [1], math.nan],
     bool: [0, "no"],
@@ -80,9 +80,9 @@ CONSTRAINED = [
 def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, constraint: Constraint) -> None:
     """Before the function runs: without any other argument."""
     call = functools.partial(public, None) if "self" in inspect.signature(public).parameters else public
-    step = 1 if isinstance(constraint, Count) else 1e-3
+    step = 1 if constraint.check is count else 1e-3
     past = {"least": -step, "most": step, "above": 0, "below": 0}
-    bad = [*REFUSED[type(constraint)], *(number + past[bound] for bound, number in constraint.bounds.items())]
+    bad = [*REFUSED[constraint.check], *(end + past[bound] for bound, end in constraint.bounds.items())]
     for value in bad if constraint.optional else [None, *bad]:
         with pytest.raises((TypeError, ValueError)) as raised:
             call(**{argument: value})
@@ -103,7 +103,8 @@ RECORDS = {  # what functions return, and base classes
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
-    "divergences.worst", "zoo.Source.load", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
+    "data.Split.name", "data.Split.source", "data.Splits.name", "data.Splits.source", "x_unit", "y_unit", "zoo.Source",
+    "divergences.worst", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",

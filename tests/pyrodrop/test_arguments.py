@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -28,13 +27,6 @@ def test_a_real(value: Any) -> None:
     number = arguments.real(value, "lr", "the learning rate", above=0, below=1)
     assert number == 0.5
     assert type(number) is float
-
-
-def test_a_path() -> None:
-    assert arguments.path("a/b", "file", "the file") == Path("a/b")
-    for value, kind in ((None, TypeError), (3, TypeError), ("", ValueError), ("a\0b", ValueError)):
-        with pytest.raises(kind, match="file is the file and must be a "):
-            arguments.path(value, "file", "the file")
 
 
 @pytest.mark.parametrize("value", [[3, 1], (3, 1), torch.Size([3, 1]), [np.int64(3), torch.tensor(1)]])

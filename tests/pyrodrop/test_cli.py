@@ -12,7 +12,7 @@ from pyrodrop import __version__, cli, zoo
 from pyrodrop.analysis import jobs
 from pyrodrop.analysis.jobs import JOBS
 
-COMMANDS = ["run", "list", "show", "check", "compare", "league", "league submit"]
+COMMANDS = ["run", "list", "show", "check", "compare", "league"]
 RUNS = [f"run {name}" for name in (*JOBS, "uci/yacht")]
 
 
@@ -45,7 +45,7 @@ def test_without_the_laboratory_entries_are_run_and_experiments_need_a_clone(
     monkeypatch.setattr(jobs, "find_spec", lambda name: None)
     assert cli.main(["run", "uci/yacht", "--help"]) == 0
     assert cli.main(["list"]) == 0
-    for words, what in ((["run", "co2"], "the experiment 'co2'"), (["league", "submit", "mine.npz"], "the league")):
+    for words, what in ((["run", "co2"], "the experiment 'co2'"), (["league", "mine.npz"], "the league")):
         assert cli.main(words) == cli.FAILED
         assert f"pyrodrop: {what} needs a clone of pyrodrop's repository" in capsys.readouterr().err
 

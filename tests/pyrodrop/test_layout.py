@@ -26,7 +26,6 @@ LAYERS = (
     ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/threads.py"),
     (
         "pyrodrop/arrays.py",
-        "pyrodrop/cache.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
@@ -36,7 +35,6 @@ LAYERS = (
         "pyrodrop/recurrence.py",
         "pyrodrop/scaling.py",
         "pyrodrop/schedules.py",
-        "pyrodrop/stacking.py",
     ),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),

@@ -15,8 +15,7 @@ from torch.distributions import Independent, MixtureSameFamily, Normal
 from torch.distributions.transforms import SigmoidTransform
 
 from pyrodrop import likelihoods, metrics, recipes
-from pyrodrop.recipes import _divided
-from pyrodrop.stacking import Component, ridge, stacked, stacked_densities
+from pyrodrop.recipes import Component, _divided, ridge, stacked, stacked_densities
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7

@@ -66,23 +66,13 @@ def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -
     assert next(regressor.run_[0].model.parameters()).dtype == torch.float32
 
 
-def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> None:
-    drawn = regressor.sample_y(X[:5], 3000)
-    assert drawn.shape == (5, 3000)
-    prediction = regressor.prediction(X[:5], 3000)
-    np.testing.assert_allclose(drawn.mean(1), prediction.mean[:, 0], atol=5 * float(prediction.sd.max()) / 3000**0.5)
-    same = regressor.sample_y(np.repeat(X[:1], 2, 0), 3000)  # noise differs, the function does not
-    noise = float(prediction.distribution.variance[:, 0].mean())
-    assert np.var(same[0] - same[1]) == pytest.approx(2 * noise, rel=0.2)
-
-
 @pytest.mark.more
 def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
     df = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["u", "v"] * 40)
     columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]), (OneHotEncoder(), ["kind"]))
     pipeline = make_pipeline(columns, NetworkRegressor(**SMALL, max_steps=100))
     search = GridSearchCV(
-        pipeline, {"networkregressor__posterior": ["ensemble", "mean field", guides.ConcreteDropout]}, cv=2
+        pipeline, {"networkregressor__posterior": [None, guides.Point, guides.ConcreteDropout]}, cv=2
     ).fit(df, Y)
     assert search.predict(df).shape == (80,)
     assert search.best_score_ > 0.3
@@ -103,7 +93,7 @@ def test_a_single_network_and_its_classes() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"posterior": "laplace"}, "posterior must be one of 'dropout'.*'laplace'"),
+        ({"posterior": "laplace"}, "posterior must be a function .*'laplace'"),
         ({"hidden_layer_sizes": 50}, "hidden_layer_sizes are the numbers of units.*got the int 50"),
         ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
         ({"likelihood": likelihoods.Ordinal(3)}, r"likelihood must be of numbers; got Ordinal\(3\), of class labels"),
@@ -121,7 +111,6 @@ def test_several_columns_of_y_are_predicted_together() -> None:
     mean, sd, ends = model.predict(x[:9], return_std=True, quantiles=(0.1, 0.9))
     assert mean.shape == sd.shape == (9, 2)
     assert ends.shape == (9, 2, 2)
-    assert model.sample_y(x[:9], 5).shape == (9, 2, 5)
     assert (ends[..., 0] < mean).all()
     assert (mean < ends[..., 1]).all()
     assert model.score(x, both) > 0.9

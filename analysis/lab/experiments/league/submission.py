@@ -1,4 +1,4 @@
-"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league submit FILE``.
+"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league FILE``.
 
 Every array is called ``PROBLEM.NAME``, or ``NAME`` if the problem is an argument:
 
@@ -30,7 +30,7 @@ from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import LARGEST, read_record, write_json
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.arguments import all_finite, path, shown
+from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.failed import Failed
 from pyrodrop.names import known
@@ -68,7 +68,7 @@ def submit(
     """
     if problem is not None:
         problem = known(problem.removeprefix("exact/"), PROBLEMS, "exact posterior")
-    file = path(file, "file", "a .npz, .nc or .json file with draws")
+    file = Path(file)
     method, problems = name or file.stem, {}
     for each, arrays in _by_problem(file, problem).items():
         referee = Referee(each)
