@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, counts, real
+from pyrodrop.checks import count, counts, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting

@@ -29,8 +29,8 @@ from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.changes import written
+from pyrodrop.checks import over_tensors
 from pyrodrop.compiled.private_apis import COUNT, stand_in, without_dispatch
-from pyrodrop.inputs import over_tensors
 from pyrodrop.private_apis import arguments_of, intercepted
 
 N = TypeVar("N")

@@ -6,8 +6,8 @@
 `Fit.ensemble` makes `DrawnNetworks`.
 """
 
+from pyrodrop.checks import public
 from pyrodrop.compression.compress import CompressionReport, DrawnNetworks, Measured, compress, compression_report
-from pyrodrop.names import public
 
 __all__ = ["CompressionReport", "DrawnNetworks", "Measured", "compress", "compression_report"]
 

@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pyrodrop import arguments
-from pyrodrop.cards import Described
+from pyrodrop import checks
+from pyrodrop.checks import Flag, Inputs, checked, num_rows
 from pyrodrop.compression.kept import bound_of, keep_mask, kept_weights, ratio, uncut_weights
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.units import NotFollowed, without_unused_units
-from pyrodrop.constraints import Flag, checked
-from pyrodrop.inputs import Inputs, num_rows
+from pyrodrop.parts import Described
 from pyrodrop.prediction.module import functions_of
 from pyrodrop.threads import exclusive
 
@@ -167,11 +166,11 @@ class DrawnNetworks(Described):
         seed: int = 0,
         x: Inputs | None = None,
     ) -> None:
-        arguments.count(count, "count", "the number of networks")
-        arguments.count(seed, "seed", "the seed of network 0", least=0, most=arguments.MOST - count)
+        checks.count(count, "count", "the number of networks")
+        checks.count(seed, "seed", "the seed of network 0", least=0, most=checks.MOST - count)
         check_model(model)
         if isinstance(guide, type) or not callable(guide):
-            raise TypeError(f"guide must be the trained guide of the model; got {arguments.shown(guide)}")
+            raise TypeError(f"guide must be the trained guide of the model; got {checks.shown(guide)}")
         self.model: Any = model
         self.guide: Callable[..., Any] = guide
         self.size: int = count

@@ -1,5 +1,6 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
+from pyrodrop.checks import public
 from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.gospels import gospels
@@ -9,7 +10,6 @@ from pyrodrop.data.published import foong2020, gal2016, larynx, line, line_split
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.tables import airfoil, bikes, uci
-from pyrodrop.names import public
 
 __all__ = [
     "Data",

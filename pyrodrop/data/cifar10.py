@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.constraints import Flag, checked
+from pyrodrop.checks import Flag, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split

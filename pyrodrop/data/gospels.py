@@ -12,7 +12,7 @@ from typing import Annotated
 
 import torch
 
-from pyrodrop.constraints import Count, checked
+from pyrodrop.checks import Count, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed

@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.arguments import tensor
-from pyrodrop.constraints import Flag, checked
+from pyrodrop.checks import Flag, checked, tensor
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Split

@@ -13,8 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 import torch
 
-from pyrodrop.arguments import MOST
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import MOST, Count, Seed, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split
 from pyrodrop.data.tables import FOONG_AT, GAL_AT, numbers

@@ -36,10 +36,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrodrop.checks import known
 from pyrodrop.data.download import data_file
 from pyrodrop.data.splits import Splits, permuted
 from pyrodrop.failed import Failed
-from pyrodrop.names import known
 
 
 class Table(NamedTuple):

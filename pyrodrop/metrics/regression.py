@@ -23,8 +23,8 @@ import scoringrules
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real, real_or_tensor, shown, within
 from pyrodrop.arrays import tensor_of
+from pyrodrop.checks import instance, real, real_or_tensor, shown, within
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.shapes import elements, support_of

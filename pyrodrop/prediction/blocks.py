@@ -20,13 +20,12 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
-from pyrodrop.agreement import check_shapes
+from pyrodrop.checks import HasDraws, HasPosterior, Inputs
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import Inputs
 from pyrodrop.networks.call import for_each
-from pyrodrop.protocols import HasDraws, HasPosterior
+from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.marginal import MarginalReparam, check_local_form
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise

@@ -21,14 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.checks import HasPosterior, Inputs, mapped, num_rows, parts
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import Censored, Gaussian, Missing
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.prediction.moments import Moments
-from pyrodrop.protocols import HasPosterior
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 

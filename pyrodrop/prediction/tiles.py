@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.inputs import Inputs, mapped, tensors_in
+from pyrodrop.checks import Inputs, mapped, tensors_in
 from pyrodrop.prediction.blocks import Block, Outputs
 from pyrodrop.reparam.lazy import LazyWeight
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize

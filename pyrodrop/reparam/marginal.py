@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import instance
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import never_drops
 from pyrodrop.distributions.coins import keep_mask

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.checks import mapped, over_tensors, parts, rebuilt, tensors_in
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader
-from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
 from pyrodrop.steps import Arguments, Batch, Call
 
 _log = logging.getLogger("pyrodrop")

@@ -21,28 +21,17 @@ ROOT = Path(__file__).parents[2]
 # Every file is in one layer, and imports from its own folder and from layers above it in this list.
 # CONTRIBUTING shows the same list.
 LAYERS = (
-    ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
-    + ("pyrodrop/protocols.py", "pyrodrop/torchscript.py"),
-    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/threads.py"),
-    (
-        "pyrodrop/arrays.py",
-        "pyrodrop/distributions",
-        "pyrodrop/files.py",
-        "pyrodrop/inputs.py",
-    )
-    + (
-        "pyrodrop/parts.py",
-        "pyrodrop/recurrence.py",
-        "pyrodrop/scaling.py",
-        "pyrodrop/schedules.py",
-    ),
+    ("pyrodrop/checks.py", "pyrodrop/failed.py", "pyrodrop/private_apis.py", "pyrodrop/torchscript.py"),
+    ("pyrodrop/threads.py",),
+    ("pyrodrop/arrays.py", "pyrodrop/distributions", "pyrodrop/files.py", "pyrodrop/parts.py", "pyrodrop/recurrence.py")
+    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps.py"),
     ("pyrodrop/compiled", "pyrodrop/networks"),
     ("guides", "models"),
-    ("pyrodrop/agreement.py", "pyrodrop/priors/fitted.py", "pyrodrop/stored.py"),
-    ("pyrodrop/elbo.py", "pyrodrop/prediction"),
+    ("pyrodrop/priors/fitted.py",),
+    ("pyrodrop/prediction",),
     ("pyrodrop/compression", "pyrodrop/metrics"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py"),

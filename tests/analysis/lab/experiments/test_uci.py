@@ -31,9 +31,9 @@ from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
 from pyrodrop.data.tables import SPLITS, UCI
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.replicates import Replicates
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
