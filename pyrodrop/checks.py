@@ -409,7 +409,7 @@ class Constraint:
         """What is allowed, for messages and the reference."""
         if self.check is choice:
             return " or ".join(map(repr, get_args(self.what)))
-        texts = {count: whole, number: bounded}
+        texts: dict[Any, Callable[..., str]] = {count: whole, number: bounded}
         return texts[self.check](**self.bounds) if self.check in texts else "True or False"
 
 
@@ -543,12 +543,6 @@ def tensors_in(tree: Any) -> list[Tensor]:
     tensors: list[Tensor] = []
     over_tensors(tensors.append, tree)
     return tensors
-
-
-def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
-    """Put `tensors` into the structure of x."""
-    following = iter(tensors)
-    return mapped(lambda _: next(following), x)
 
 
 def named_parts(x: Inputs) -> dict[str, Tensor]:
