@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyrodrop.names import public
+from pyrodrop.checks import public
 
 if __name__ != "pyrodrop.analysis":
     raise ImportError("import pyrodrop.analysis, not analysis")

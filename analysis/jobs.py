@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from pyrodrop.checks import known
 from pyrodrop.failed import Failed
-from pyrodrop.names import known
 
 JOBS = {
     "co2": "Mauna Loa CO2: uncertainty of dropout networks and Gaussian processes (Gal & Ghahramani 2016, figure 2)",

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from pyrodrop.analysis.reports.ecdf import draw_ecdf
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, OfPyplot, styled, subplots
+from pyrodrop.checks import parts
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts, prediction_of

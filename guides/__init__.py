@@ -3,6 +3,7 @@
 if __name__ != "pyrodrop.guides":
     raise ImportError("import pyrodrop.guides, not guides")
 
+from pyrodrop.checks import public
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout, DropConnect
 from pyrodrop.guides.concrete_dropout import ConcreteDropout
 from pyrodrop.guides.ensemble import Ensemble
@@ -17,7 +18,6 @@ from pyrodrop.guides.point import Point
 from pyrodrop.guides.sparse_dropout import ARDDropout, Pruned, SparseDropout
 from pyrodrop.guides.to_module import to_module
 from pyrodrop.guides.variational_dropout import VariationalDropout
-from pyrodrop.names import public
 
 __all__ = [
     "ARDDropout",

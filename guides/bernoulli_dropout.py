@@ -25,12 +25,11 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.checks import HasWeights, by_name, one_of
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
 from pyrodrop.guides.guide import DROP_RATE, Guide, RateKind, check_units, drop_rates, undropped_inputs
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import by_name, one_of
-from pyrodrop.protocols import HasWeights
 
 Per = Literal["input", "weight"]
 

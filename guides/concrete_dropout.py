@@ -11,12 +11,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import scale
+from pyrodrop.checks import HasWeights, one_of, scale
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.guides.guide import DROP_RATE, Guide, check_units, drop_rates, undropped_inputs
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import one_of
-from pyrodrop.protocols import HasWeights
 
 Granularity: TypeAlias = Literal["layer", "input"]
 

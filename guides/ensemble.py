@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, instance
+from pyrodrop.checks import HasWeights, count, instance
 from pyrodrop.guides.guide import Guide, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
 from pyrodrop.networks.starts import started_anew, starting_from
 from pyrodrop.parts import Part
-from pyrodrop.protocols import HasWeights
 
 
 class Ensemble(Part, LocalModule):

@@ -12,7 +12,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, instance, shown
+from pyrodrop.checks import HasWeights, count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
@@ -23,7 +23,6 @@ from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.parts import Part
-from pyrodrop.protocols import HasWeights
 from pyrodrop.reparam.lazy import LazyWeight
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.checks import HasWeights
 from pyrodrop.distributions import Pushforward
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
-from pyrodrop.protocols import HasWeights
 
 
 class FromNoise(Guide):

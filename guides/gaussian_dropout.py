@@ -10,13 +10,11 @@ from typing import Any, Literal
 import torch
 from pyro.distributions import TorchDistribution
 
-from pyrodrop.arguments import real, variance
+from pyrodrop.checks import HasWeights, by_name, one_of, real, variance
 from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import ALPHA, Guide, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import by_name, one_of
-from pyrodrop.protocols import HasWeights
 
 Kind = Literal["A", "B"]
 

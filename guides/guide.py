@@ -30,14 +30,12 @@ from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.arguments import count, flag, instance, real, shown
+from pyrodrop.checks import HasWeights, by_name, count, flag, instance, real, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.modules import LocalModule, ParameterTree
-from pyrodrop.names import by_name
 from pyrodrop.parts import Part
-from pyrodrop.protocols import HasWeights
 
 
 @dataclass(frozen=True)

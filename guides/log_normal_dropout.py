@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyrodrop.arguments import real
+from pyrodrop.checks import HasWeights, real
 from pyrodrop.distributions import ConstantLeftOut, InputUnits, LogUniform, NoiseForm, WeightDistribution
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import Convention, pair, refuse
 from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.protocols import HasWeights
 
 _LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding of its moments; above, q(ln s) is uniform
 

@@ -8,12 +8,11 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import count, scale
+from pyrodrop.checks import HasWeights, count, scale
 from pyrodrop.distributions import LowRankNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.starts import starting_from
-from pyrodrop.protocols import HasWeights
 
 
 class LowRank(Guide):

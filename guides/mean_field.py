@@ -8,10 +8,9 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 
-from pyrodrop.arguments import scale
+from pyrodrop.checks import HasWeights, scale
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
-from pyrodrop.protocols import HasWeights
 
 
 class MeanField(Guide):

@@ -6,11 +6,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import HasWeights, shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
-from pyrodrop.protocols import HasWeights
 
 
 class Point(Guide):

@@ -22,11 +22,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import real, shown
+from pyrodrop.checks import HasWeights, real, shown
 from pyrodrop.distributions import CutNormal, InputUnits, MultiplicativeNormal, PrunedNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
-from pyrodrop.protocols import HasWeights
 
 
 class SparseDropout(Guide):

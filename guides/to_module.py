@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import shown
 from pyrodrop.changes import STAYS
+from pyrodrop.checks import HasPosterior, shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.networks.sites import thaw
-from pyrodrop.protocols import HasPosterior
 
 
 def to_module(run: Any) -> nn.Module:

@@ -10,12 +10,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import real, variance
+from pyrodrop.checks import HasWeights, one_of, real, variance
 from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
 from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import one_of
-from pyrodrop.protocols import HasWeights
 
 Granularity: TypeAlias = Literal["layer", "input", "weight"]
 

@@ -3,6 +3,7 @@
 if __name__ != "pyrodrop.models":
     raise ImportError("import pyrodrop.models, not models")
 
+from pyrodrop.checks import public
 from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
@@ -10,7 +11,6 @@ from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.wide_and_deep import WideAndDeep
-from pyrodrop.names import public
 
 __all__ = [
     "MLP",

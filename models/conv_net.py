@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from pyrodrop.arguments import count, counts, real
+from pyrodrop.checks import count, counts, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import flag
+from pyrodrop.checks import flag
 from pyrodrop.distributions import InputUnits
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import MLP

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import counts, instance, real
+from pyrodrop.checks import counts, instance, known, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.names import known
 from pyrodrop.networks.assignment import PriorSetting
 from pyrodrop.networks.starts import starting_from
 

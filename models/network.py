@@ -21,12 +21,11 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import instance
 from pyrodrop.changes import STAYS, mode_changes, undisturbed
+from pyrodrop.checks import Inputs, instance, mapped, named_parts, num_rows
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.modules import LocalModule, ParameterTree

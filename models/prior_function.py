@@ -15,7 +15,7 @@ import copy
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import real
+from pyrodrop.checks import real
 from pyrodrop.networks.checks import copied
 from pyrodrop.networks.sites import parameters_of
 from pyrodrop.networks.starts import new_values, starting_from

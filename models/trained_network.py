@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import instance
 from pyrodrop.changes import undisturbed
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.checks import Inputs, instance, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.dropouts import Dropouts, Mask
 from pyrodrop.networks.trial import Properties

@@ -23,7 +23,7 @@ from narwhals.exceptions import DuplicateError
 from torch import Tensor
 from torch.autograd.forward_ad import unpack_dual
 
-from pyrodrop.arguments import shown, why_not_real
+from pyrodrop.checks import shown, why_not_real
 from pyrodrop.private_apis import in_function_transform
 
 _UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})

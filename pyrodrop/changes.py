@@ -34,10 +34,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Transform
 
-from pyrodrop.inputs import tensors_in
+from pyrodrop.checks import HasPosterior, HasWeights, tensors_in
 from pyrodrop.modules import LocalModule
 from pyrodrop.private_apis import StoreAsItIs, arguments_of, forget_in_store, intercepted
-from pyrodrop.protocols import HasPosterior, HasWeights
 
 _LIBRARIES = ("torch", "pyro", "pyrodrop", "numpy", "builtins", "functools", "itertools", "math", "random")
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place

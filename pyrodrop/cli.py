@@ -101,7 +101,7 @@ def _converted(kind: Any, tokens: Sequence[Any]) -> Any:
 def _job(name: str) -> tuple[Callable[..., Any], str]:
     """The function that runs under this name, and its summary."""
     from pyrodrop.analysis.jobs import JOBS, job
-    from pyrodrop.names import known
+    from pyrodrop.checks import known
     from pyrodrop.zoo import every
 
     entries = every()

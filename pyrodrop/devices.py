@@ -18,7 +18,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.threads import exclusive
 
 _CALLS = 3  # repetitions of a call, to distinguish its random draws from those of other threads

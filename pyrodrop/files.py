@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.failed import Failed
 
 _FORMAT = 2  # of files of tensors

@@ -38,10 +38,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, counts, instance
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import labels_of
-from pyrodrop.cards import Described
+from pyrodrop.checks import count, counts, instance, public
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.guides import BernoulliDropout
@@ -56,7 +55,7 @@ from pyrodrop.likelihoods import (
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, WideAndDeep
-from pyrodrop.names import public
+from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies

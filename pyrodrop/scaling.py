@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real_or_tensor
+from pyrodrop.checks import instance, real_or_tensor
 
 ROUNDING = 2e-5  # largest change of a value by float32, as a fraction of the standard deviation of its column
 

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from pyrodrop.constraints import Count, Real, checked
-from pyrodrop.names import public
+from pyrodrop.checks import Count, Real, checked, public
 
 __all__ = ["KLSchedule", "LRSchedule", "cosine", "linear", "staircase"]
 public(__name__, __all__)

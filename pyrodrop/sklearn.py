@@ -27,11 +27,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyrodrop import recipes
-from pyrodrop.arguments import count, counts
 from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
+from pyrodrop.checks import count, counts, public
 from pyrodrop.data.columns import check_numbers
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
-from pyrodrop.names import public
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import narrowed

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.changes import Look, places_of
+from pyrodrop.checks import Inputs, over_tensors, parts, tensors_in
 from pyrodrop.devices import made_on
-from pyrodrop.inputs import Inputs, over_tensors, parts, tensors_in
 from pyrodrop.private_apis import fused_adam, fused_adamw
 
 Shapes = tuple[torch.Size, ...]

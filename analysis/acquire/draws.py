@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
-from pyrodrop.arguments import all_finite, instance
+from pyrodrop.checks import all_finite, instance
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
 

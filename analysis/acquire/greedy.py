@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.acquire.draws import Classes, Gaussians, draws_of
-from pyrodrop.arguments import count
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import Count, Seed, checked, count
 from pyrodrop.prediction.prediction import Prediction
 
 _LEAST = 1e-12  # nats; less may be due to rounding

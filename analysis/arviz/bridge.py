@@ -50,13 +50,11 @@ from pyrodrop.analysis.arviz.several import one_tree
 from pyrodrop.analysis.comparison.comparison import check_fits
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
-from pyrodrop.arguments import shown
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.checks import Count, Flag, Inputs, Seed, checked, named_parts, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader
 from pyrodrop.guides.guide import ALPHA
-from pyrodrop.inputs import Inputs, named_parts
 from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.draws import Predictive, check_trained_on
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.rebuilt import rebuilt

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.draws import Predictive, log_prior_of
+from pyrodrop.checks import Inputs
 from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import aligned
 from pyrodrop.sampling import Sampled
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from pyrodrop import threads
 from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.changes import evaluating
+from pyrodrop.checks import Inputs
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.problem import Problem, autoguides, training_mode
 from pyrodrop.training.settings import Settings

@@ -19,8 +19,8 @@ from torch import Tensor
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.ranks import pit_of
 from pyrodrop.analysis.reports.json_files import read_record, write_json
-from pyrodrop.cards import Described
 from pyrodrop.files import Record
+from pyrodrop.parts import Described
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -38,13 +38,11 @@ from pyrodrop.analysis.calibration.simulate import (
     simulate,
 )
 from pyrodrop.analysis.calibration.starts import NewStarts
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import real, shown
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.changes import evaluating
-from pyrodrop.constraints import Progress, checked
+from pyrodrop.checks import Inputs, Progress, checked, mapped, named_parts, num_rows, parts, real, shown
+from pyrodrop.checks import count as whole_number
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.problem import describe
 from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings, Starts

@@ -21,10 +21,9 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating
+from pyrodrop.checks import Inputs, num_rows, shown
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.likelihoods import aligned, elements, per_row
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork

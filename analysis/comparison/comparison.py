@@ -37,8 +37,7 @@ from pyrodrop.analysis.comparison.to_reference import (
 )
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import text_of
-from pyrodrop.arguments import shown
-from pyrodrop.constraints import Count, Flag, Progress, Seed, checked
+from pyrodrop.checks import Count, Flag, Progress, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.prediction.prediction import Predicts, prediction_of

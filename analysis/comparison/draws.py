@@ -24,20 +24,20 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.arguments import count as whole_number
+from pyrodrop.checks import Inputs, mapped, num_rows
+from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.elbo import site_conventions
 from pyrodrop.files import under
 from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction import draws as functions
 from pyrodrop.prediction.draws import draw_masks, example_of, masks_of
+from pyrodrop.training.elbo import site_conventions
 from pyrodrop.training.result import Fit
 
 _BYTES = 256 * 2**20  # most bytes of weights in memory at a time

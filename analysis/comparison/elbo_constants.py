@@ -18,10 +18,10 @@ from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.weight import ConstantLeftOut
 from pyrodrop.divergences import ATOMS, EXACT, POINT
-from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.training.elbo import Factor, site_factors
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import rows_of
 from pyrodrop.training.rows import arguments_of

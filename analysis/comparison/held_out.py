@@ -14,13 +14,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, shown
-from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import Count, Seed, checked, count, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models.network import mixes_examples
+from pyrodrop.parts import Described
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.replicates import Replicates, fit_replicates

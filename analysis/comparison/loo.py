@@ -29,12 +29,11 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.program_draws import program_draws
-from pyrodrop.arguments import shown
-from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.checks import Count, Flag, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.guides import ExactLastLayer
 from pyrodrop.models import NetworkModel
+from pyrodrop.parts import Described
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive
 from pyrodrop.training.result import Fit

@@ -18,10 +18,10 @@ from pyro.distributions import Delta, Unit
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.agreement import called, innermost
 from pyrodrop.devices import seeded
-from pyrodrop.elbo import common_scale
+from pyrodrop.prediction.agreement import called, innermost
 from pyrodrop.steps import Arguments
+from pyrodrop.training.elbo import common_scale
 from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, many
 from pyrodrop.training.result import Fit
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.held_out import log_density
 from pyrodrop.analysis.comparison.khat import LIMIT
 from pyrodrop.analysis.comparison.loo import Loo, loo, se_of_sum
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.training.replicates import fit_replicates

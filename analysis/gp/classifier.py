@@ -21,7 +21,7 @@ from torch import Tensor
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import FittedProcess, Problem, columns
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
-from pyrodrop.arguments import count, real
+from pyrodrop.checks import count, real
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.likelihoods.classes import number_of_classes

@@ -20,11 +20,10 @@ from torch import Tensor
 from pyrodrop import priors
 from pyrodrop.analysis.gp.network_kernel import NetworkKernel
 from pyrodrop.analysis.gp.starts import Start
-from pyrodrop.arguments import flag, instance, real, shown
+from pyrodrop.checks import by_name, flag, instance, real, shown
 from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.names import by_name
 from pyrodrop.priors.infinite_width import TANH_GAIN
 
 

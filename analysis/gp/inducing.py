@@ -21,7 +21,7 @@ from gpytorch.variational import NaturalVariationalDistribution, VariationalStra
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pyrodrop.constraints import Count, Real, checked
+from pyrodrop.checks import Count, Real, checked
 
 _CHUNK = 1000
 

@@ -15,13 +15,12 @@ from tqdm import tqdm
 
 from pyrodrop.analysis.gp.exact import Exact
 from pyrodrop.analysis.gp.inducing import Inducing, Sparse
-from pyrodrop.arguments import count, flag
-from pyrodrop.arguments import seed as checked_seed
-from pyrodrop.cards import Described
-from pyrodrop.constraints import Progress, Seed, checked
+from pyrodrop.checks import Progress, Seed, checked, count, flag
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
+from pyrodrop.parts import Described
 from pyrodrop.scaling import Standardize
 
 EXACT_LIMIT = 10_000  # observations

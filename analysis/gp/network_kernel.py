@@ -15,8 +15,8 @@ from typing import Any
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from pyrodrop.checks import known
 from pyrodrop.distributions.coins import check_drop_rate
-from pyrodrop.names import known
 from pyrodrop.priors.infinite_width import LARGEST, SECOND_MOMENTS, InfiniteWidth
 
 

@@ -20,9 +20,7 @@ from typing import Annotated, TypeAlias
 
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
-from pyrodrop.arguments import real, shown
-from pyrodrop.constraints import Count, Real, checked
-from pyrodrop.names import known
+from pyrodrop.checks import Count, Real, checked, known, real, shown
 from pyrodrop.scaling import Standardize
 
 _LENGTHS = (0.03, 0.3, 2.0)  # short, medium, long

@@ -18,7 +18,7 @@ from pyrodrop.analysis.lab.experiments.active_learning import experiment as acti
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
 from pyrodrop.analysis.lab.networks.case import load
-from pyrodrop.names import known
+from pyrodrop.checks import known
 
 DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
 

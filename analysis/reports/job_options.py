@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.devices import resolve
 
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ def job_options(*, device: str = "auto", jobs: int | None = None, seed: int = 0,
         seed: seed of all random numbers: initial weights, minibatches, noise, prediction; the first one of several.
         quiet: show no progress.
     """
-    return JobOptions(resolve(device), jobs, arguments.seed(seed), quiet)
+    return JobOptions(resolve(device), jobs, checks.seed(seed), quiet)
 
 
 def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, P], T]], Callable[..., T]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.files import Record, is_line, whole
 
 LARGEST = 2**28  # bytes of a file

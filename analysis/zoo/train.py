@@ -28,7 +28,7 @@ import torch
 from rich.table import Table
 from torch.distributions import Categorical
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -168,7 +168,7 @@ def run_entry(
         The content of results.json.
     """
     splits = load_splits(entry)
-    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
+    steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
     overrides: dict[str, Any] = {"device": job.device, "progress": job.progress}
     overrides |= {} if steps is None else {"steps": steps}
     about = {"device": job.device.type, "seed": job.seed, "steps": steps}

@@ -15,8 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 
 import pyrodrop
-from pyrodrop.arguments import flag
-from pyrodrop.constraints import Constraint, choice, constraints_of
+from pyrodrop.checks import Constraint, choice, constraints_of, flag
 from pyrodrop.training.settings import Settings
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|References|Example|Examples|Note):$")

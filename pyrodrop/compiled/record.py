@@ -29,7 +29,7 @@ from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pyrodrop.changes import written
-from pyrodrop.inputs import over_tensors
+from pyrodrop.checks import over_tensors
 from pyrodrop.private_apis import arguments_of, intercepted, stand_in, without_dispatch
 
 N = TypeVar("N")

@@ -43,12 +43,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pyrodrop.checks import EngineName
 from pyrodrop.compiled.cuda import Captured
 from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.program import MappedProgram, Program
 from pyrodrop.compiled.record import Untraceable, first_that_works
 from pyrodrop.compiled.recorded import Recorded
-from pyrodrop.constraints import EngineName
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.coins import Masks
 from pyrodrop.private_apis import scripts_as_they_are

@@ -23,14 +23,13 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import shown
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
+from pyrodrop.checks import EngineName as Name
+from pyrodrop.checks import checked, shown
 from pyrodrop.compiled.inductor import WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
-from pyrodrop.constraints import EngineName as Name
-from pyrodrop.constraints import checked
 from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.private_apis import add_to_all, fused_sgd, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Group, Loss, OfPyro, Parameter, adam_step

@@ -4,8 +4,8 @@ kept      which weights are kept             units     follows units, folds cons
 plain     a network with given weights       compress  what users call: `Fit.compress`, `Fit.compression_report`
 """
 
+from pyrodrop.checks import public
 from pyrodrop.compression.compress import CompressionReport, Measured, compress, compression_report
-from pyrodrop.names import public
 
 __all__ = ["CompressionReport", "Measured", "compress", "compression_report"]
 

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from pyrodrop.checks import Flag, Inputs, checked, num_rows
 from pyrodrop.compression.kept import bound_of, kept_weights, ratio, uncut_weights
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.units import NotFollowed, without_unused_units
-from pyrodrop.constraints import Flag, checked
-from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.threads import exclusive
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import real, shown
+from pyrodrop.checks import real, shown
 from pyrodrop.distributions import CutNormal
 
 

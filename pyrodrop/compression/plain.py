@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.checks import Inputs, mapped, num_rows, shown
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import Output

@@ -1,5 +1,6 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
+from pyrodrop.checks import public
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.published import (
@@ -17,7 +18,6 @@ from pyrodrop.data.published import (
 )
 from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
-from pyrodrop.names import public
 
 __all__ = [
     "Data",

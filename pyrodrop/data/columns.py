@@ -20,10 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.arguments import shown
 from pyrodrop.arrays import as_table
-from pyrodrop.constraints import Flag, checked
-from pyrodrop.names import did_you_mean, one_of
+from pyrodrop.checks import Flag, checked, did_you_mean, one_of, shown
 from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Encode = Literal["one-hot", "codes"]

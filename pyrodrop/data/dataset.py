@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import all_finite, shown
-from pyrodrop.arguments import count as whole_number
 from pyrodrop.arrays import copied, is_frame, tensor_of, without_graph
-from pyrodrop.cards import Card, carded, size
+from pyrodrop.checks import Inputs, all_finite, mapped, named_parts, num_rows, parts, shown
+from pyrodrop.checks import count as whole_number
 from pyrodrop.data.columns import Columns, Encode, listed, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
-from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
+from pyrodrop.parts import Card, carded, size
 from pyrodrop.scaling import Standardize
 
 _HASHED = 2**20  # number of values that the fingerprint converts at a time

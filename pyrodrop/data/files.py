@@ -236,18 +236,33 @@ def located(file: File, what: str, progress: bool = False) -> Path:
             file.published,
             path.with_name(f"{path.name.partition('.')[0]}.{file.url.rpartition('.')[2]}"),
         )
-    files = pooch.Pooch(
-        path.parent, "", registry={path.name: known_hash}, urls={path.name: file.url}, retry_if_failed=_RETRIES
-    )
     offline = f"put it at {path} yourself, or at {file.place} in a folder and set PYRODROP_DATA to that folder"
+    return download(file.url, path, known_hash, what, offline, progress)
+
+
+def download(url: str, path: Path, known_hash: str | None, what: str, offline: str, progress: bool = False) -> Path:
+    """The path of a file in the cache, which is downloaded if it is missing or has another hash.
+
+    Args:
+        known_hash: the SHA-256, or ``md5:`` and the MD5; None if it is not known.
+        what: a short description of the file, for messages.
+        offline: how to get the file without a network, for messages.
+
+    Raises:
+        ConnectionError: the file cannot be downloaded.
+        ValueError: the server sent other content, which is not kept.
+    """
+    files = pooch.Pooch(
+        path.parent, "", registry={path.name: known_hash}, urls={path.name: url}, retry_if_failed=_RETRIES
+    )
     try:
         return Path(files.fetch(path.name, progressbar=progress and sys.stderr.isatty()))
     except OSError as error:
         raise ConnectionError(
-            f"{what} could not be downloaded from {file.url} ({error}); alternatively, {offline}"
+            f"{what} could not be downloaded from {url} ({error}); alternatively, {offline}"
         ) from error
     except ValueError as error:
         raise Failed(
-            f"what {file.url} sent is not {what}, and was not kept; it may be the page of a network that wants a login "
-            f"first. {error} Alternatively, {offline}"
+            f"what {url} sent is not {what}, and was not kept; it may be the page of a network that wants a login first. "
+            f"{error} Alternatively, {offline}"
         ) from error

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import shown
 from pyrodrop.arrays import copied, without_graph
+from pyrodrop.checks import over_tensors, shown
 from pyrodrop.files import digests
-from pyrodrop.inputs import over_tensors
 
 _PLAIN = (bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device)
 

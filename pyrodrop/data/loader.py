@@ -22,10 +22,9 @@ from torch.utils.data import (
     default_collate,
 )
 
-from pyrodrop.arguments import count, shown
+from pyrodrop.checks import count, named_parts, parts, shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import named_parts, parts
 
 Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
 TARGETS = ("y", "label", "labels", "target", "targets")

@@ -15,15 +15,13 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 import torch
 
-from pyrodrop.arguments import MOST
-from pyrodrop.constraints import Count, Flag, Seed, checked
+from pyrodrop.checks import MOST, Count, Flag, Seed, checked, known
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.files import BDE_AT, FOONG_AT, GAL_AT, UCI, UCI_AT, numbers
 from pyrodrop.data.splits import Split, Splits, permuted
 from pyrodrop.devices import seeded
 from pyrodrop.extras import extras
 from pyrodrop.failed import Failed
-from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
 Series: TypeAlias = Literal["co2", "solar"]

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import torch
 
-from pyrodrop.constraints import Count, Real, Seed, checked
+from pyrodrop.checks import Count, Real, Seed, checked
 from pyrodrop.data.dataset import Data, Dataset
 
 

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, tensor
 from pyrodrop.arrays import tensor_of
-from pyrodrop.cards import Described
-from pyrodrop.constraints import Count, Flag, Real, checked
+from pyrodrop.checks import Count, Flag, Real, checked, instance, named_parts, tensor
 from pyrodrop.data.columns import Encode, checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.inputs import named_parts
+from pyrodrop.parts import Described
 from pyrodrop.scaling import Standardize, narrowed, varies
 
 _SHOWN = 5  # rows in a message

@@ -3,6 +3,7 @@
 `keep_mask` draws dropout masks quickly.
 """
 
+from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
@@ -13,7 +14,6 @@ from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
-from pyrodrop.names import public
 
 __all__ = [
     "BernoulliMixture",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
-from pyrodrop.arguments import real, scale, tensor
+from pyrodrop.checks import real, scale, tensor
 from pyrodrop.distributions.coins import check_drop_rate, coins
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits

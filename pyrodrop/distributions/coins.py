@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import counts, instance, real, shown, tensor
+from pyrodrop.checks import counts, instance, real, shown, tensor
 from pyrodrop.distributions.weight import Size
 from pyrodrop.private_apis import in_function_transform
 

@@ -18,9 +18,8 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import counts, real
+from pyrodrop.checks import counts, one_of, real
 from pyrodrop.distributions.weight import Size
-from pyrodrop.names import one_of
 
 Form: TypeAlias = Literal["exact", "molchanov", "kingma"]
 

@@ -6,7 +6,7 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
-from pyrodrop.arguments import tensor
+from pyrodrop.checks import tensor
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.weight import Size, WeightDistribution
 

@@ -26,7 +26,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import real, tensor
+from pyrodrop.checks import real, tensor
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_log_alpha

@@ -9,10 +9,9 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import counts, instance
+from pyrodrop.checks import counts, instance, one_of
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
-from pyrodrop.names import one_of
 
 Group: TypeAlias = Literal["weight", "input", "output", "layer"]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count
+from pyrodrop.checks import count
 
 
 @dataclass(frozen=True)

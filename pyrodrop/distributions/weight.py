@@ -15,10 +15,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop import arguments
+from pyrodrop import checks
+from pyrodrop.checks import one_of
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.names import one_of
 
 Size = torch.Size | list[int] | tuple[int, ...]
 Per: TypeAlias = Literal["input", "weight"]
@@ -143,16 +143,16 @@ class WeightDistribution(TorchDistribution):
 
 def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
     """Check the types of the arguments of a `WeightDistribution`, and that `loc` is finite."""
-    arguments.tensor(loc, "loc", "the location of a weight", floating=True)
+    checks.tensor(loc, "loc", "the location of a weight", floating=True)
     if event_dim is not None:
-        arguments.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
+        checks.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
     one_of(per, Per, "per")
-    arguments.instance(units, InputUnits, "units", "the InputUnits of a weight")
+    checks.instance(units, InputUnits, "units", "the InputUnits of a weight")
 
 
 def check_log_alpha(value: Any, shape: torch.Size, what: str) -> None:
     """Raise an error unless `value` is a finite number, or a finite tensor that broadcasts to `shape`, that of `what`."""
-    arguments.real_or_tensor(value, "log_alpha", "the log variance of the noise")
+    checks.real_or_tensor(value, "log_alpha", "the log variance of the noise")
     check_broadcast(value, "log_alpha", shape, what)
 
 

@@ -1,5 +1,6 @@
 """KL divergences of posteriors from priors, each with a `Convention` that describes how accurate it is."""
 
+from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy
 from pyrodrop.divergences.log_uniform import FORMS
@@ -15,7 +16,6 @@ from pyrodrop.divergences.table import (
     refuse,
     worst,
 )
-from pyrodrop.names import public
 
 __all__ = [
     "ATOMS",

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from pyrodrop.arguments import tensor
+from pyrodrop.checks import tensor
 from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, RelaxedBernoulliMixture
 from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_convention
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse

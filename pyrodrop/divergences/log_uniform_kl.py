@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 
 EULER, LOG6 = 0.5772156649015329, log(6)
 MOLCHANOV_ERROR, KINGMA_ERROR = (

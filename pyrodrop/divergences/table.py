@@ -15,8 +15,8 @@ from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
-from pyrodrop.cards import Described
 from pyrodrop.distributions import PooledNormal, WeightDistribution
+from pyrodrop.parts import Described
 
 Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
 

@@ -1,5 +1,6 @@
 """Likelihoods: the distribution of an observation given the output of the network."""
 
+from pyrodrop.checks import public
 from pyrodrop.likelihoods.censored import Censored, Missing
 from pyrodrop.likelihoods.classes import Bernoulli, Categorical, Ordinal
 from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
@@ -7,7 +8,6 @@ from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, Stu
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.positive import Beta, Gamma, HeteroscedasticLogNormal, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
-from pyrodrop.names import public
 
 __all__ = [
     "Bernoulli",

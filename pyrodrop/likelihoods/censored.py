@@ -15,7 +15,7 @@ from typing import Any
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import count
+from pyrodrop.checks import count
 from pyrodrop.distributions.censored import censored, check_ends, ends_shape, finite_ends, middles
 from pyrodrop.distributions.observed import inside, missing_entries, observed
 from pyrodrop.likelihoods.likelihood import Incomplete, Likelihood

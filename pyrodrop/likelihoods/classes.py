@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrodrop.arguments import count
+from pyrodrop.checks import count
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 

@@ -19,7 +19,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import flag, shown, variance
+from pyrodrop.checks import flag, shown, variance
 from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
 from pyrodrop.scaling import Standardize
 

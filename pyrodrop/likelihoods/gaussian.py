@@ -19,10 +19,9 @@ from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
-from pyrodrop.arguments import real
+from pyrodrop.checks import known, real
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
 _FAR = 80.0  # bound of |r|, beyond which the variance exp(-r) or its inverse leaves the range of float32

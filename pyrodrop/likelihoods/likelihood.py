@@ -9,7 +9,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import instance
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
 from pyrodrop.parts import Part

@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.distributions.observed import Observed
 

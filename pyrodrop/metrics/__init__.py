@@ -5,6 +5,7 @@ in `classification`. `uncertainty` splits uncertainty into aleatoric and epistem
 with guaranteed coverage.
 """
 
+from pyrodrop.checks import public
 from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
@@ -35,7 +36,6 @@ from pyrodrop.metrics.uncertainty import (
     predictive_entropy,
     variance_split,
 )
-from pyrodrop.names import public
 
 __all__ = [
     "CalibrationCurve",

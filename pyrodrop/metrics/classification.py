@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.arrays import tensor_of
-from pyrodrop.constraints import Count, Flag, checked
+from pyrodrop.checks import Count, Flag, checked
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy

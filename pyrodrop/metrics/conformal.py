@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from pyrodrop.arguments import instance
 from pyrodrop.arrays import labels_of
-from pyrodrop.constraints import Real, checked
+from pyrodrop.checks import Real, checked, instance
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real, within
 from pyrodrop.arrays import tensor_of
+from pyrodrop.checks import instance, real, within
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods.shapes import elements, support_of

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from pyrodrop.arguments import instance
 from pyrodrop.arrays import tensor_of
+from pyrodrop.checks import instance
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.prediction.prediction import Prediction

@@ -1,6 +1,6 @@
 """Assign priors and input units to the parameters of a network, from settings by name pattern.
 
-A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.names`.
+A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.checks`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from pyrodrop.arguments import count, instance
+from pyrodrop.checks import by_name, count, instance
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.names import by_name
 from pyrodrop.networks.sites import Parameters
 from pyrodrop.networks.units import input_units
 from pyrodrop.priors import Prior

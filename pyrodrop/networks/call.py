@@ -11,9 +11,8 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
-from pyrodrop.inputs import Inputs, arguments
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
 from pyrodrop.recurrence import elementary

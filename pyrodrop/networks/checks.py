@@ -24,8 +24,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
+from pyrodrop.checks import Inputs, parts
 from pyrodrop.data.columns import Columns, listed
-from pyrodrop.inputs import Inputs, parts
 from pyrodrop.likelihoods.classes import Ordinal
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements

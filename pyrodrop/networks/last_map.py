@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.inputs import tensors_in
+from pyrodrop.checks import tensors_in
 from pyrodrop.reparam.lazy import LazyWeight
 
 _TENSOR: Any = Tensor

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import HasWeights, shown
 from pyrodrop.networks.sparse_matrix import is_sparse_matrix
-from pyrodrop.protocols import HasWeights
 
 _log = logging.getLogger("pyrodrop")
 

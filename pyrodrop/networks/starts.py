@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.devices import seeded
 from pyrodrop.networks.sites import freeze, thaw
 
@@ -27,7 +27,7 @@ def starting_from(seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
     else:
-        with seeded(arguments.seed(seed), torch.empty(0).device):
+        with seeded(checks.seed(seed), torch.empty(0).device):
             yield
 
 

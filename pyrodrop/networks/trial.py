@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.changes import STAYS, Snapshot
+from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
 from pyrodrop.private_apis import activations_kept, in_function_transform

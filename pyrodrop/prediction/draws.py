@@ -31,16 +31,15 @@ from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.agreement import check_shapes
+from pyrodrop.checks import HasDraws, HasPosterior, Inputs, mapped, num_rows, tensors_in
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import Inputs, mapped, num_rows, tensors_in
 from pyrodrop.models.network import mixes_examples, repeatable
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import for_each
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.protocols import HasDraws, HasPosterior
+from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise
 

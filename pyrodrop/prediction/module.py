@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating
+from pyrodrop.checks import HasDraws, HasPosterior, Inputs, shown
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import Missing, elements, per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
@@ -31,7 +30,6 @@ from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.draws import Draws, drawn
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.predict import Keep, uncompiled
-from pyrodrop.protocols import HasDraws, HasPosterior
 from pyrodrop.threads import exclusive
 
 

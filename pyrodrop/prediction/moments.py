@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from pyrodrop.cards import Card, carded, size
 from pyrodrop.likelihoods import elements
+from pyrodrop.parts import Card, carded, size
 
 
 @carded

@@ -11,19 +11,17 @@ from typing import Annotated, Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import shown
-from pyrodrop.cards import Card, carded
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import Count, Inputs, Seed, checked, shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.distributions.rebuilt import rebuilt
-from pyrodrop.inputs import Inputs
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.parts import Card, carded
 from pyrodrop.prediction.module import Functions, functions_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.stored import Stored
+from pyrodrop.prediction.stored import Stored
 
 Member = tuple["Posterior", int, int]  # a posterior of one model, the number of its draws, and their seed
 

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.changes import evaluating
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts, shown
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
-from pyrodrop.inputs import Inputs, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.draws import drawn

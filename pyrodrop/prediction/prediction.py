@@ -24,16 +24,15 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
-from pyrodrop.arguments import all_finite, instance, shown
 from pyrodrop.arrays import tensor_of, without_graph
-from pyrodrop.cards import Card, carded, size
-from pyrodrop.constraints import Count, Flag, Real, Seed, checked
+from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
+from pyrodrop.parts import Card, carded, size
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 from pyrodrop.scaling import Standardize

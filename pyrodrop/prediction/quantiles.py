@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
-from pyrodrop.arguments import real, shown
+from pyrodrop.checks import real, shown
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.shapes import elements, support_of

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from pyrodrop.names import public
+from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Anchored, Gaussian, Informative, from_posterior
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT

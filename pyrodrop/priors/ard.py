@@ -11,11 +11,10 @@ from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import instance, one_of
 from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
 from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.names import one_of
 from pyrodrop.priors.prior import Prior
 
 

@@ -28,13 +28,12 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import priors
-from pyrodrop.arguments import shown
-from pyrodrop.cards import Card, carded, number
-from pyrodrop.constraints import Flag, Seed, checked
+from pyrodrop.checks import Flag, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.models.mlp import ACTIVATIONS
+from pyrodrop.parts import Card, carded, number
 from pyrodrop.priors.infinite_width import TANH_GAIN, InfiniteWidth
 from pyrodrop.priors.labels import Mode, laplace
 from pyrodrop.scaling import varies

@@ -11,8 +11,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop import arguments
-from pyrodrop.arguments import count, real, shown
+from pyrodrop import checks
+from pyrodrop.checks import count, real, shown
 from pyrodrop.distributions import BernoulliMixture, LowRankNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.distributions.units import InputUnits
@@ -64,7 +64,7 @@ class Gaussian(Prior):
         length_scale: float | Sequence[float] | None = None,
         drawn: bool = False,
     ) -> None:
-        self.drawn: bool = arguments.flag(drawn, "drawn", "whether initial weights are draws from the prior")
+        self.drawn: bool = checks.flag(drawn, "drawn", "whether initial weights are draws from the prior")
         if scale is not None and length_scale is not None:
             raise ValueError(
                 "a Gaussian prior takes its scale or its length_scale (the inverse), not both; "
@@ -164,8 +164,8 @@ class Gaussian(Prior):
 def _checked(value: float | Sequence[float], name: str, what: str) -> float | list[float]:
     """A scale, or a list of scales, one per input unit."""
     if isinstance(value, list | tuple) and value:
-        return [arguments.scale(each, name, f"{what}, one per input unit,") for each in value]
-    return arguments.scale(value, name, what)
+        return [checks.scale(each, name, f"{what}, one per input unit,") for each in value]
+    return checks.scale(value, name, what)
 
 
 def _total_precision(num_data: int, precision: float) -> float:
@@ -205,7 +205,7 @@ class Anchored(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        value = arguments.scale(scale, "scale", "the standard deviation of a weight around its anchor")
+        value = checks.scale(scale, "scale", "the standard deviation of a weight around its anchor")
         self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
 
     @property
@@ -267,19 +267,19 @@ class Informative(Prior):
 
     def __init__(self, loc: Tensor, scale: float | Tensor, *, factor: Tensor | None = None) -> None:
         what = "the standard deviation of a weight around its mean"
-        self.loc: Tensor = _fixed(arguments.tensor(loc, "loc", "the means of a weight", floating=True))
+        self.loc: Tensor = _fixed(checks.tensor(loc, "loc", "the means of a weight", floating=True))
         if isinstance(scale, Tensor):
-            widths = _fixed(arguments.tensor(scale, "scale", what, floating=True, above=0))
+            widths = _fixed(checks.tensor(scale, "scale", what, floating=True, above=0))
             if widths.shape != self.loc.shape:
                 raise ValueError(
                     f"scale must be a number or have the shape of loc, {list(loc.shape)}; got shape {list(widths.shape)}"
                 )
             self.scale: Tensor = widths.to(self.loc)
         else:
-            self.scale = torch.full_like(self.loc, arguments.scale(scale, "scale", what))
+            self.scale = torch.full_like(self.loc, checks.scale(scale, "scale", what))
         self.factor: Tensor | None = None
         if factor is not None:
-            columns = arguments.tensor(factor, "factor", "the factor F of the covariance", floating=True)
+            columns = checks.tensor(factor, "factor", "the factor F of the covariance", floating=True)
             if columns.dim() != 2 or len(columns) != self.loc.numel():
                 raise ValueError(
                     f"factor must have shape [{self.loc.numel()}, rank], a row per weight; got {list(columns.shape)}"

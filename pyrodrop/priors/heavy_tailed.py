@@ -19,11 +19,10 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop import arguments
-from pyrodrop.arguments import real
+from pyrodrop import checks
+from pyrodrop.checks import one_of, real
 from pyrodrop.distributions.pooled_normal import Group
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.names import one_of
 from pyrodrop.priors.ard import mean_squares, over_weights
 from pyrodrop.priors.prior import Prior, full
 
@@ -45,7 +44,7 @@ class Laplace(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        self.scale: float = arguments.scale(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
+        self.scale: float = checks.scale(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return dist.Laplace(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
@@ -71,7 +70,7 @@ class StudentT(Prior):
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
         self.df: float = real(df, "df", "the degrees of freedom of a Student t prior", least=1e-3, most=MOST_DF)
-        self.scale: float = arguments.scale(scale, "scale", "the scale of a Student t prior")
+        self.scale: float = checks.scale(scale, "scale", "the scale of a Student t prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         df, loc, scale = (full(shape, v, like) for v in (self.df, 0.0, self.scale))
@@ -103,8 +102,8 @@ class ScaleMixture(Prior):
     """
 
     def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        self.wide: float = arguments.scale(wide, "wide", "the standard deviation of the wide component")
-        self.narrow: float = arguments.scale(narrow, "narrow", "the standard deviation of the narrow component")
+        self.wide: float = checks.scale(wide, "wide", "the standard deviation of the wide component")
+        self.narrow: float = checks.scale(narrow, "narrow", "the standard deviation of the narrow component")
         self.mix: float = real(mix, "mix", "the probability of the wide component", above=0, below=1)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
@@ -130,8 +129,8 @@ class SpikeAndSlab(ScaleMixture):
     """
 
     def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
-        wide = arguments.scale(slab, "slab", "the standard deviation of the slab")
-        super().__init__(wide, arguments.scale(spike, "spike", "the standard deviation of the spike"), mix)
+        wide = checks.scale(slab, "slab", "the standard deviation of the slab")
+        super().__init__(wide, checks.scale(spike, "spike", "the standard deviation of the spike"), mix)
 
 
 class Horseshoe(Prior):
@@ -154,7 +153,7 @@ class Horseshoe(Prior):
     """
 
     def __init__(self, scale: float = 1.0, group: Group = "weight") -> None:
-        self.scale: float = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
+        self.scale: float = checks.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
         self.group: Group = one_of(group, Group, "group")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:

@@ -12,9 +12,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.arguments import real
+from pyrodrop.checks import one_of, real
 from pyrodrop.distributions.log_uniform import Form
-from pyrodrop.names import one_of
 from pyrodrop.priors.prior import Prior
 
 

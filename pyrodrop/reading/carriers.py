@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.checks import num_rows
 from pyrodrop.distributions import InputUnits
-from pyrodrop.inputs import num_rows
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.networks.trial import close
 from pyrodrop.reading.found import Passes

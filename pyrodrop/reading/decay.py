@@ -26,9 +26,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import real, shown
+from pyrodrop.checks import by_name, one_of, real, shown
 from pyrodrop.likelihoods import Gaussian, Likelihood
-from pyrodrop.names import by_name, one_of
 from pyrodrop.scaling import Standardize
 
 Loss = Literal["mean_nll", "sum_nll", "mse"]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pyrodrop.checks import Inputs, mapped, tensors_in
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, mapped, tensors_in
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import instance, shown
+from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.guides import ExactLastLayer, Point
 from pyrodrop.likelihoods import Gaussian

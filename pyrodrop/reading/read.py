@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, instance
 from pyrodrop.changes import STAYS
+from pyrodrop.checks import Inputs, by_name, count, instance, mapped, num_rows
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.guides import BernoulliDropout
-from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
-from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
 from pyrodrop.networks.checks import copied

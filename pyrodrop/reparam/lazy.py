@@ -32,12 +32,11 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import instance, over_tensors, tensors_in
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
-from pyrodrop.inputs import over_tensors, tensors_in
 from pyrodrop.private_apis import without_overrides, without_values
 from pyrodrop.recurrence import LAYERS, by_steps, is_packed
 from pyrodrop.reparam.maps import LinearMap, recognise

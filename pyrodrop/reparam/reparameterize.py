@@ -7,7 +7,7 @@ from typing import Any
 
 from pyro import poutine
 
-from pyrodrop.arguments import instance, shown
+from pyrodrop.checks import instance, shown
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.local import LocalReparam

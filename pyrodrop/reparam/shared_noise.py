@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.arguments import instance
+from pyrodrop.checks import instance
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import noise_form

@@ -35,14 +35,12 @@ from torch import Tensor
 from torch.distributions import Independent, biject_to
 
 from pyrodrop import distributions
-from pyrodrop.arguments import shown
 from pyrodrop.arrays import near
+from pyrodrop.checks import EngineName as Name
+from pyrodrop.checks import Inputs, Real, checked, mapped, shown
 from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
-from pyrodrop.constraints import EngineName as Name
-from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import denormals_flushed, seeded
-from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 

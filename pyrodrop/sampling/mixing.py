@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyrodrop.cards import Described
+from pyrodrop.parts import Described
 from pyrodrop.sampling.tuning import FEW
 
 MOST_R_HAT = 1.05

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
-from pyrodrop.arguments import instance, shown
-from pyrodrop.constraints import EngineName as Name
-from pyrodrop.constraints import Seed, checked
+from pyrodrop.checks import EngineName as Name
+from pyrodrop.checks import Seed, checked, instance, shown
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import CompiledDensity, density_of

@@ -14,14 +14,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
-from pyrodrop.agreement import check_shapes
-from pyrodrop.arguments import shown
-from pyrodrop.constraints import Count, Progress, Real, Seed, checked
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import Count, HasDraws, Progress, Real, Seed, checked, shown
+from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve, seeded
 from pyrodrop.models import NetworkModel
-from pyrodrop.protocols import HasDraws
+from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.sampling.chains import State, run
 from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.hmc import HMC

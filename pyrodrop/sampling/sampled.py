@@ -12,18 +12,18 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.cards import Card
+from pyrodrop.checks import Inputs, mapped
+from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data, Dataset
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
-from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
+from pyrodrop.parts import Card
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.predict import draw_functions
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
-from pyrodrop.stored import Stored
 
 _POINTS = 100  # at which f is diagnosed
 _AT_ONCE = 2**22  # values of f

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import ExactLastLayer, MeanField

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, instance
 from pyrodrop.changes import places_of
+from pyrodrop.checks import count, instance, named_parts
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.files import digests
-from pyrodrop.inputs import named_parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.parts import differences, made_of, refuse
 from pyrodrop.schedules import KLSchedule, LRSchedule

@@ -8,9 +8,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.arguments import shown
 from pyrodrop.changes import tensors_of
-from pyrodrop.constraints import Count, checked
+from pyrodrop.checks import Count, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.result import Fit

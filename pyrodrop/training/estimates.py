@@ -1,6 +1,6 @@
 """Estimates of the ELBO, and of the objective that training maximised, by draws from the guide.
 
-data in rows         the terms of `pyrodrop.elbo`; the nll is a sum over blocks of rows, each with the same draws
+data in rows         the terms of `pyrodrop.training.elbo`; the nll is a sum over blocks of rows, each with the same draws
 keyword arguments    the same terms of one call, which average over subsamples of the program's plates
 a loss of Pyro       its values, in the objective; those of TraceEnum_ELBO, which sums out discrete sites, also in the ELBO
 """
@@ -20,21 +20,21 @@ from pyro.infer import TraceEnum_ELBO
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.agreement import check_call, knows_sites
-from pyrodrop.cards import Described
 from pyrodrop.data import Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, common_scale, elbo_convention, site_factors
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
+from pyrodrop.parts import Described
+from pyrodrop.prediction.agreement import check_call, knows_sites
 from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.steps import Arguments, Batch
+from pyrodrop.training.elbo import DrawnTerms, Factor, common_scale, elbo_convention, site_factors
 from pyrodrop.training.result_data import TrainingData
 from pyrodrop.training.rows import arguments_of, takes_num_data
 

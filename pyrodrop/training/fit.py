@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating, modules_of
-from pyrodrop.constraints import Progress, checked
+from pyrodrop.checks import Progress, checked, shown
+from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.threads import outside

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import seed as checked_seed
-from pyrodrop.cards import Card, number
+from pyrodrop.checks import count as whole_number
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
+from pyrodrop.parts import Card, number
 from pyrodrop.prediction.posterior import Member, Posterior
-from pyrodrop.stored import Stored
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.training.result import Fit, restoring
 
 

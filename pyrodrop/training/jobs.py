@@ -14,7 +14,7 @@ import torch
 from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
-from pyrodrop.arguments import count
+from pyrodrop.checks import count
 from pyrodrop.threads import exclusive
 
 

@@ -20,10 +20,9 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
 from torch.distributions import constraints
 
-from pyrodrop.agreement import called, check_call, check_guide, knows_sites
-from pyrodrop.arguments import seed as checked_seed
-from pyrodrop.arguments import shown
 from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, tensors_of
+from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader, loader_of
 from pyrodrop.devices import seeded
@@ -33,8 +32,8 @@ from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.starts import check_starts
+from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
 from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
-from pyrodrop.protocols import HasPosterior, HasRows, HasWeights
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making

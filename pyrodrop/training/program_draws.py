@@ -24,11 +24,11 @@ from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.agreement import called, innermost, of_any_length
-from pyrodrop.arguments import count, shown
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arrays import near
+from pyrodrop.checks import count, shown
+from pyrodrop.checks import seed as checked_seed
 from pyrodrop.devices import available, made_on, seeded
+from pyrodrop.prediction.agreement import called, innermost, of_any_length
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.threads import exclusive

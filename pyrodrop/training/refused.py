@@ -7,14 +7,13 @@ from typing import Any
 
 from pyro.infer import RenyiELBO
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import HasWeights, shown
 from pyrodrop.data import Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.protocols import HasWeights
 from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
 

@@ -20,14 +20,13 @@ import torch
 from torch import nn
 
 from pyrodrop import threads
-from pyrodrop.agreement import check_guide
-from pyrodrop.arguments import MOST, real, shown
-from pyrodrop.arguments import count as whole_number
 from pyrodrop.changes import modules_of
-from pyrodrop.constraints import Progress, checked
+from pyrodrop.checks import MOST, Progress, checked, real, shown
+from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.prediction.agreement import check_guide
 from pyrodrop.threads import outside
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.jobs import run_each, workers

@@ -14,19 +14,18 @@ import torch
 from pyro.infer import ELBO
 from torch import Tensor
 
-from pyrodrop.agreement import check_guide, knows_sites
-from pyrodrop.cards import Card, number
 from pyrodrop.changes import Kept, evaluating, put_back
+from pyrodrop.checks import Count, Inputs, Seed, checked
 from pyrodrop.compression import CompressionReport, compress, compression_report
-from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.inputs import Inputs
+from pyrodrop.parts import Card, number
+from pyrodrop.prediction.agreement import check_guide, knows_sites
 from pyrodrop.prediction.posterior import Posterior
-from pyrodrop.stored import Stored
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
 from pyrodrop.training.problem import autoguides, describe, stored

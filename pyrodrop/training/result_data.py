@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from pyrodrop.arguments import shown
+from pyrodrop.checks import mapped, shown
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader, read_for
-from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.censored import leaves_out_missing
 from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.rows import arguments_of, none_by_default

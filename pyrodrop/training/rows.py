@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.checks import mapped, over_tensors, parts, tensors_in
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader
-from pyrodrop.inputs import mapped, over_tensors, parts, rebuilt, tensors_in
 from pyrodrop.steps import Arguments, Batch, Call
 
 _log = logging.getLogger("pyrodrop")
@@ -168,7 +168,8 @@ class Minibatches(Rows):
 
     def _batch(self, tensors: Sequence[Tensor], kwargs: dict[str, int]) -> Batch:
         *xs, y = tensors
-        return Batch((rebuilt(self._like, xs), y), kwargs)
+        following = iter(xs)
+        return Batch((mapped(lambda _: next(following), self._like), y), kwargs)
 
 
 class Loaded(Rows):

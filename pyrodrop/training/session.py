@@ -21,8 +21,8 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.arguments import count, real, shown
 from pyrodrop.changes import Flags, Kept, evaluating, modules_of
+from pyrodrop.checks import count, real, shown
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors

@@ -13,10 +13,8 @@ from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_a
 import torch
 from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
-from pyrodrop.arguments import real, shown
-from pyrodrop.constraints import Count, EngineName, Real, Seed, checked
+from pyrodrop.checks import Count, EngineName, Real, Seed, checked, did_you_mean, real, shown
 from pyrodrop.devices import products_of_float32, resolve
-from pyrodrop.names import did_you_mean
 from pyrodrop.schedules import KLSchedule, LRSchedule
 
 Optimizer = Callable[..., torch.optim.Optimizer]

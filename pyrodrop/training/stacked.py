@@ -17,13 +17,12 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import MOST
 from pyrodrop.arrays import near
 from pyrodrop.changes import Contents, put_back
+from pyrodrop.checks import MOST, named_parts, parts
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate, bytes_of_step
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded
-from pyrodrop.inputs import named_parts, parts
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.checkpoint import record

@@ -14,9 +14,9 @@ import torch
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from pyrodrop.agreement import check_call, innermost
-from pyrodrop.elbo import elbo_terms, terms_of
+from pyrodrop.prediction.agreement import check_call, innermost
 from pyrodrop.steps import Arguments, Engine, Objective, Update, making
+from pyrodrop.training.elbo import elbo_terms, terms_of
 
 
 class ByPyro(Engine):

@@ -32,15 +32,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.cards import Described
 from pyrodrop.changes import evaluating
+from pyrodrop.checks import HasPosterior, mapped, parts
 from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.guides.ensemble import Ensemble, members_of
 from pyrodrop.guides.exact_last_layer import ExactLastLayer
 from pyrodrop.guides.guide import Guide
-from pyrodrop.inputs import mapped, parts
 from pyrodrop.likelihoods import (
     Bernoulli,
     Categorical,
@@ -53,9 +52,9 @@ from pyrodrop.likelihoods import (
 )
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.networks.last_map import LastMap
+from pyrodrop.parts import Described
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.protocols import HasPosterior
 
 _log = logging.getLogger("pyrodrop")
 

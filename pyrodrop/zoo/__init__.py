@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from pyrodrop import arguments
+from pyrodrop import checks
+from pyrodrop.checks import known, public
 from pyrodrop.devices import resolve
-from pyrodrop.names import known, public
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
 from pyrodrop.zoo.entry import Check, Entry
@@ -48,12 +48,12 @@ def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
         ValueError: a name is taken, or an entry names data that are in neither `sources` nor the zoo.
     """
     new_sources: Mapping[str, Source] = (
-        {} if sources is None else arguments.instance(sources, Mapping, "sources", "data sets by name")
+        {} if sources is None else checks.instance(sources, Mapping, "sources", "data sets by name")
     )
     for name, source in new_sources.items():
-        arguments.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
+        checks.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
     for entry in entries:
-        arguments.instance(entry, Entry, "entries", "a zoo.Entry each")
+        checks.instance(entry, Entry, "entries", "a zoo.Entry each")
     data, cards = dict(SOURCES), dict(ENTRIES)
     _put(data, new_sources.items(), "data set")
     _put(cards, ((entry.name, entry) for entry in entries), "entry")
@@ -98,8 +98,8 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
         >>> zoo.names("*/yacht", loads=True)
         ['exact/yacht', 'uci/yacht']
     """
-    arguments.instance(pattern, str, "pattern", "a name, in which * stands for anything")
-    loads = arguments.flag(loads, "loads", "whether to name only what can be loaded")
+    checks.instance(pattern, str, "pattern", "a name, in which * stands for anything")
+    loads = checks.flag(loads, "loads", "whether to name only what can be loaded")
     all_of_them = sorted([*every(), *NAMED])
     chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
     return [name for name in chosen if not loads or trained.file(name)]
@@ -129,7 +129,7 @@ def entry(name: str) -> Entry:
         TypeError: the name is no string.
         ValueError: no entry has this name; the message suggests the most similar ones.
     """
-    arguments.instance(name, str, "name", "the name of an entry")
+    checks.instance(name, str, "name", "the name of an entry")
     if name in NAMED:
         raise ValueError(
             f"name must be of an entry, which can be trained; got {name!r}, an exact posterior or an approximation of one, "
@@ -195,13 +195,13 @@ def problem(name: str) -> ExactPosterior:
         >>> target.log_density(weights).shape, target.f(weights).shape
         (torch.Size([4]), torch.Size([4, 100, 1]))
     """
-    arguments.instance(name, str, "name", "the name of an exact posterior")
+    checks.instance(name, str, "name", "the name of an exact posterior")
     return ExactPosterior(PROBLEMS[known(name.removeprefix("exact/"), PROBLEMS, "exact posterior")])
 
 
 def _named(name: str) -> Entry | Problem:
     """The entry or problem of this name."""
-    arguments.instance(name, str, "name", "the name of an entry or of an exact posterior")
+    checks.instance(name, str, "name", "the name of an entry or of an exact posterior")
     if name in ENTRIES or name in NAMED:
         return ENTRIES.get(name) or NAMED[name]
     return entry(known(name, {**every(), **NAMED}, "trained posterior", "pyrodrop list"))

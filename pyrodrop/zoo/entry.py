@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 
 from pyrodrop import guides
-from pyrodrop.constraints import Count, Seed, checked
+from pyrodrop.checks import Count, Seed, checked
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide

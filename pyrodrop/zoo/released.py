@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pooch
 
-from pyrodrop.data.download import download
+from pyrodrop.data.files import download
 from pyrodrop.failed import Failed
 
 HASHES = Path(__file__).parent / "posteriors" / "SHA256SUMS"

@@ -33,9 +33,9 @@ from pyrodrop.data import Dataset
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record, under
 from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
-from pyrodrop.stored import Stored
 from pyrodrop.training.fitted_replicates import Replicates, restored
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entry import Entry

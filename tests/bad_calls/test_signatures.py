@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from pyrodrop import data, divergences, guides, likelihoods, priors, reparam, zoo
-from pyrodrop.arguments import count, flag
-from pyrodrop.constraints import Constraint, choice, constraints_of, number
+from pyrodrop.checks import Constraint, choice, constraints_of, count, flag, number
 from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.training.settings import Settings
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.elbo import elbo_terms
 
 N, RATE, TAU = 11, 0.3, 7.0
 pytestmark = pytest.mark.usefixtures("float64")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.elbo import elbo_terms
 from tests.small import normal
 
 X = normal(30, 2, seed=1)

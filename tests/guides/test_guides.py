@@ -19,8 +19,8 @@ from torch import nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence, divergence
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES
+from pyrodrop.training.elbo import elbo_terms
 from tests.small import normal
 
 

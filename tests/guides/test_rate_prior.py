@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.elbo import DrawnTerms, elbo_terms
+from pyrodrop.training.elbo import DrawnTerms, elbo_terms
 from tests.small import mlp, normal
 
 X = normal(20, 3, seed=1)

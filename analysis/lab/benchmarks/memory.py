@@ -19,7 +19,7 @@ import torch
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all
 from pyrodrop.analysis.lab.peers.networks import TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.lab.peers.training import TRAINERS, installed
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
 
 STEPS = 1000
 PLAIN = "plain PyTorch, nn.Dropout"

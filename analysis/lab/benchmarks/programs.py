@@ -37,7 +37,7 @@ from pyrodrop.analysis.lab.peers import numpyro_programs
 from pyrodrop.analysis.lab.peers.networks import Steps
 from pyrodrop.analysis.lab.programs import LARGE, PROGRAMS, Program, on
 from pyrodrop.analysis.lab.programs.program import set_up
-from pyrodrop.constraints import EngineName
+from pyrodrop.checks import EngineName
 
 STEPS = 20_000  # of a fit if Python overhead dominates a step in Pyro; a tenth for the other programs
 CALL = 50  # steps of a call on a device

@@ -18,7 +18,7 @@ import torch
 import pyrodrop
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, Timed, command
 from pyrodrop.analysis.lab.peers.networks import BATCH, Network, networks, ours, pair, plain
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings

@@ -35,7 +35,7 @@ import pyrodrop
 from pyrodrop.analysis.lab.benchmarks import deep_networks
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, Cells, command, why
 from pyrodrop.analysis.lab.peers.processes import ON_THE_GPU, ONE_THREAD, SCRIPTS, run_script
-from pyrodrop.constraints import EngineName
+from pyrodrop.checks import EngineName
 from pyrodrop.models import MLP
 
 AT_ONCE = 60.0  # seconds of a peer on a GPU

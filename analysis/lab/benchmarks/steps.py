@@ -15,7 +15,7 @@ from functools import partial
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
 from pyrodrop.analysis.lab.peers.networks import BATCH, TABLE, Network, Steps, networks, ours, plain
 from pyrodrop.analysis.lab.peers.training import Trainer, installed
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
 
 ENGINES: tuple[Name, ...] = ("compiled", "traced", "pyro")
 OURS: dict[str, tuple[str, Name]] = {

@@ -25,8 +25,8 @@ from pyrodrop.analysis.lab.peers.networks import Parameters
 from pyrodrop.analysis.reports.console import core_seconds
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.checks import known
 from pyrodrop.devices import processor
-from pyrodrop.names import known
 
 T = TypeVar("T")
 Problem = TypeVar("Problem")

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from pyro import poutine
 
-from pyrodrop import arguments, zoo
+from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab import RESULTS, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment, numbers
 from pyrodrop.analysis.lab.experiments.published_figures import figures as published_figures
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import Dataset, line
 from pyrodrop.devices import seeded
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.metrics import rmse
 from pyrodrop.reparam import LocalReparam, reparameterize
+from pyrodrop.training.elbo import elbo_terms
 
 SIZES = (10, 25, 50, 100, 1000, 10_000)
 TEST, DRAWS = 1000, 20
@@ -64,7 +64,7 @@ def run(
     Raises:
         ValueError: a size that the notebook does not have, or one twice.
     """
-    seeds = arguments.count(seeds, "seeds", "the number of repetitions")
+    seeds = checks.count(seeds, "seeds", "the number of repetitions")
     chosen = SIZES if sizes is None else tuple(sizes)
     if not chosen or not set(chosen) <= set(SIZES) or len(set(chosen)) < len(chosen):
         raise ValueError(f"sizes must be some of {', '.join(map(str, SIZES))}, each once; got {sizes}")

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import arguments, guides, likelihoods, metrics, models, priors, schedules
+from pyrodrop import checks, guides, likelihoods, metrics, models, priors, schedules
 from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -60,8 +60,8 @@ def run(
     Returns:
         What is written to results.json: accuracy on every lot at the end, and on the first lot after each.
     """
-    seeds = arguments.count(seeds, "seeds", "the number of repetitions")
-    settings = {"seeds": seeds, "steps": arguments.count(steps, "steps", "the number of steps"), "digits": digits}
+    seeds = checks.count(seeds, "seeds", "the number of repetitions")
+    settings = {"seeds": seeds, "steps": checks.count(steps, "steps", "the number of steps"), "digits": digits}
     with Experiment.begin("continual", out, job, settings) as experiment:
         names = [f"{kind}_{method}_{job.seed + s}" for kind in KINDS for method in METHODS for s in range(seeds)]
         cells = experiment.cells(lambda record: [record.numbers(name) for name in ("accuracy", "first")])

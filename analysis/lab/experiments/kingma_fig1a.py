@@ -21,11 +21,11 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled
 from pyrodrop.analysis.reports.terminal import text_table
 from pyrodrop.analysis.zoo.averaged import averaged
+from pyrodrop.checks import known, some
 from pyrodrop.data import mnist
 from pyrodrop.devices import seeded
 from pyrodrop.files import Record
 from pyrodrop.metrics import accuracy
-from pyrodrop.names import known, some
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.entries import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF
 from pyrodrop.zoo.networks import digits

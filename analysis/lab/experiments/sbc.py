@@ -22,15 +22,15 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from pyrodrop import arguments, guides, likelihoods, models, priors, schedules
+from pyrodrop import checks, guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import text_table
+from pyrodrop.checks import known, some
 from pyrodrop.files import Record
-from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
 
 INPUTS, HIDDEN, NUM_DATA, PRECISION = 13, 50, 30, 25.0
@@ -82,8 +82,8 @@ def run(
         known(name, [*CLOSED_FORM, *GUIDES], "posterior")
         for name in some(posteriors, [*CLOSED_FORM, *GUIDES], "posteriors")
     ]
-    count = arguments.count(count, "count", "the number of data sets")
-    num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
+    count = checks.count(count, "count", "the number of data sets")
+    num_draws = checks.count(num_draws, "num_draws", "the number of posterior draws per data set")
     settings = {"count": count, "steps": steps, "num_draws": num_draws}
     with Experiment.begin("sbc", out or Path("runs") / "sbc", job, settings) as experiment:
         cells = experiment.cells(SBC.from_record, lambda name: {}, where="")

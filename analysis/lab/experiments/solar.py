@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -50,8 +50,8 @@ def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path 
     Returns:
         What is written to results.json.
     """
-    seeds = arguments.count(seeds, "seeds", "the number of trainings")
-    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
+    seeds = checks.count(seeds, "seeds", "the number of trainings")
+    steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
     with Experiment.begin("solar", out, job, {"seeds": seeds, "steps": steps}) as experiment:
         card = entry(NAME)
         [split] = load_splits(card)

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop import likelihoods, models, priors
-from pyrodrop.constraints import EngineName
-from pyrodrop.inputs import Inputs, arguments, mapped, num_rows
+from pyrodrop.checks import EngineName, Inputs, arguments, mapped, num_rows
 from pyrodrop.training.settings import Estimator
 
 SEED = 7

@@ -21,8 +21,8 @@ from pyrodrop.analysis.lab.networks.case import Case, Cell
 from pyrodrop.analysis.lab.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.lab.networks.plan import Draws
 from pyrodrop.analysis.lab.networks.posteriors import POSTERIORS, Posterior
+from pyrodrop.checks import arguments, num_rows
 from pyrodrop.compression.units import NotFollowed
-from pyrodrop.inputs import arguments, num_rows
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.networks.trial import close
 from pyrodrop.training.checkpoint import Checkpoint

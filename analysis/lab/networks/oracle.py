@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from pyrodrop.analysis.lab.networks.case import Case
 from pyrodrop.analysis.lab.networks.posteriors import Posterior, Units
-from pyrodrop.inputs import Inputs
+from pyrodrop.checks import Inputs
 from pyrodrop.likelihoods import Categorical
 
 WARM_UP = 8  # calls after which the outputs of a network that counts its calls must be constant

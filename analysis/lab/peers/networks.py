@@ -22,7 +22,7 @@ from torch.func import functional_call
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.changes import tensors_of
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
 from pyrodrop.training.settings import Estimator
 
 ROWS, BATCH, RATE = 2048, 128, 0.5

@@ -22,10 +22,10 @@ from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.check import check_splits, short
 from pyrodrop.analysis.zoo.train import keep, load_splits, measure, result_of
+from pyrodrop.checks import mapped
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
-from pyrodrop.inputs import mapped
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 

@@ -18,9 +18,9 @@ import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis.comparison.held_out import kfold, log_density
 from pyrodrop.analysis.comparison.loo import loo
-from pyrodrop.elbo import divergence
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize
+from pyrodrop.training.elbo import divergence
 
 N, PRECISION = 6, 4.0
 
@@ -154,7 +154,7 @@ def test_a_tree_evaluates_the_divergence_once(monkeypatch: pytest.MonkeyPatch) -
     """Its ELBO is of a hundred draws, whose divergence in closed form is one number."""
     fit, train = made("images")
     calls = []
-    monkeypatch.setattr("pyrodrop.elbo.divergence", lambda *args: calls.append(args) or divergence(*args))
+    monkeypatch.setattr("pyrodrop.training.elbo.divergence", lambda *args: calls.append(args) or divergence(*args))
     tree = pyrodrop.to_arviz(fit, train, num_samples=5)
     assert len(calls) == len(fit.model.weight_sites())  # type: ignore[attr-defined]
     assert math.isfinite(tree.attrs["elbo"])

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, metrics, models, priors
-from pyrodrop.elbo import elbo_terms
-from pyrodrop.inputs import mapped
+from pyrodrop.checks import mapped
 from pyrodrop.likelihoods import Likelihood, elements
+from pyrodrop.training.elbo import elbo_terms
 from tests.small import Counts, tokens
 
 pytestmark = pytest.mark.usefixtures("float64")

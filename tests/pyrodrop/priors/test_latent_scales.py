@@ -23,7 +23,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.elbo import elbo_terms
 
 K, A, B, TAU = 60, 2.0, 1.0, 1e3
 ATOMS: dict[str, Any] = {

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import likelihoods
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.networks import dropouts
+from pyrodrop.training.elbo import elbo_terms
 
 N, DECAY = 700, 3e-3
 Hand = Callable[[dict[str, Tensor], Tensor, dict[str, Tensor]], Tensor]

@@ -15,9 +15,9 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, LowRankNormal, MultiplicativeNormal
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.training.elbo import elbo_terms
 from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -16,9 +16,9 @@ from pyro.infer import SVI, Predictive, Trace_ELBO, TraceGraph_ELBO, TraceMeanFi
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.training.elbo import elbo_terms
 from tests.small import normal
 
 pytestmark = pytest.mark.usefixtures("float64")

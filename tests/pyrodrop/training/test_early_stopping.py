@@ -11,7 +11,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.constraints import EngineName
+from pyrodrop.checks import EngineName
 
 GENERATOR = torch.Generator().manual_seed(3)
 X = torch.rand(40, 1, generator=GENERATOR) * 4 - 2

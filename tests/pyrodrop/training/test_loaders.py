@@ -15,7 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.constraints import EngineName
+from pyrodrop.checks import EngineName
 
 ROWS, SIZE, STEPS = 70, 16, 23
 GENERATOR = torch.Generator().manual_seed(5)

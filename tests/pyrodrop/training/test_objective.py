@@ -13,8 +13,8 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.priors import ImproperPrior
+from pyrodrop.training.elbo import elbo_terms
 
 X = torch.randn(12, 3, generator=torch.Generator().manual_seed(3))
 Y = X @ torch.tensor([[1.0], [-0.5], [0.2]])
@@ -88,7 +88,7 @@ def test_a2_has_the_divergence_of_a() -> None:
 def test_a_part_of_the_rows_still_stands_for_all() -> None:
     """A plate's scale is no scale of the guide's own: latent variables of rows count as often as their rows, and so do
     weights of the rows of model and guide."""
-    from pyrodrop.elbo import DrawnTerms
+    from pyrodrop.training.elbo import DrawnTerms
 
     def model(x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | float = 1.0) -> None:
         with pyro.plate("rows", 10, subsample_size=5, dim=-1), pyro.poutine.scale(scale=weights):

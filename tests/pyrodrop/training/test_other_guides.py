@@ -32,7 +32,7 @@ from torch.distributions import constraints
 
 import pyrodrop
 from pyrodrop import likelihoods, models, priors
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.elbo import elbo_terms
 
 pytestmark = pytest.mark.usefixtures("float64")
 PRECISION = 4.0

@@ -138,7 +138,7 @@ def test_divergence_from_anchors(guide: Any) -> None:
         entropy = -3 * (0.3 * np.log(0.3) + 0.7 * np.log(0.7))
         want = ((kept + dropped) / (2 * S**2) + np.log(2 * np.pi * S**2) / 2).sum() - entropy
     y = torch.zeros(4, 2)
-    terms = pyrodrop.elbo.elbo_terms(model, own, torch.ones(4, 3), y)
+    terms = pyrodrop.training.elbo.elbo_terms(model, own, torch.ones(4, 3), y)
     assert float(terms.kl.detach()) == pytest.approx(want, rel=1e-5)
 
 

@@ -15,7 +15,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.elbo import elbo_terms
+from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.settings import Settings, TrainingOptions
 
 X, Y = torch.linspace(-1, 1, 12)[:, None], torch.linspace(-1, 1, 12)[:, None] ** 2

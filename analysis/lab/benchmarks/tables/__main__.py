@@ -22,7 +22,7 @@ import numpy as np
 from pyrodrop.analysis.lab.benchmarks.tables import methods
 from pyrodrop.analysis.lab.benchmarks.tables.chosen import FOLDS, chosen, fold
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
-from pyrodrop.names import known
+from pyrodrop.checks import known
 
 EVERY = {**methods.REGRESSIONS, **methods.CLASSIFICATIONS}
 

@@ -46,7 +46,7 @@ import numpy as np
 
 from pyrodrop import data
 from pyrodrop.analysis.reports.json_files import read_record
-from pyrodrop.names import known
+from pyrodrop.checks import known
 
 Kind = Literal["regression", "classification"]
 Half = Literal["finding", "judging"]

@@ -20,7 +20,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.active_learning import digits, naval
 from pyrodrop.analysis.lab.experiments.active_learning.loop import RANDOM, Task, learn
@@ -80,21 +80,19 @@ def run(
         What is written to results.json.
     """
     options = {
-        "labels": arguments.count(labels, "labels", "the number of labels of MNIST", least=20),
-        "seeds": arguments.count(seeds, "seeds", "the number of seeds of MNIST", least=2),
-        "steps": arguments.count(steps, "steps", "the number of gradient steps on MNIST"),
-        "trained_labels": arguments.count(
+        "labels": checks.count(labels, "labels", "the number of labels of MNIST", least=20),
+        "seeds": checks.count(seeds, "seeds", "the number of seeds of MNIST", least=2),
+        "steps": checks.count(steps, "steps", "the number of gradient steps on MNIST"),
+        "trained_labels": checks.count(
             trained_labels, "trained_labels", "the number of labels for trained filters", least=20
         ),
-        "trained_seeds": arguments.count(
+        "trained_seeds": checks.count(
             trained_seeds, "trained_seeds", "the number of seeds of trained filters", least=2
         ),
-        "trained_steps": arguments.count(trained_steps, "trained_steps", "the number of gradient steps on filters"),
-        "naval_labels": arguments.count(
-            naval_labels, "naval_labels", "the number of labels of naval", least=naval.START
-        ),
-        "naval_seeds": arguments.count(naval_seeds, "naval_seeds", "the number of seeds of naval", least=2),
-        "naval_steps": arguments.count(naval_steps, "naval_steps", "the number of gradient steps on naval"),
+        "trained_steps": checks.count(trained_steps, "trained_steps", "the number of gradient steps on filters"),
+        "naval_labels": checks.count(naval_labels, "naval_labels", "the number of labels of naval", least=naval.START),
+        "naval_seeds": checks.count(naval_seeds, "naval_seeds", "the number of seeds of naval", least=2),
+        "naval_steps": checks.count(naval_steps, "naval_steps", "the number of gradient steps on naval"),
     }
     with Experiment.begin("active-learning", out, job, options) as experiment:
         kept = experiment.cells(_checked, lambda _: {}, where="")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop import arguments, recipes, schedules, zoo
+from pyrodrop import checks, recipes, schedules, zoo
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.lab.experiments.co2.figure import draw
 from pyrodrop.analysis.lab.experiments.co2.learned import carried, cycle_share, rmse
@@ -93,7 +93,7 @@ def run(
     Raises:
         ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
-    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
+    steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
     about: dict[str, Any] = {"preset": preset, "data": data}
     longer = preset == "paper"  # continues from its checkpoints to more steps
     hidden = None if job.progress is None else not job.progress

@@ -11,7 +11,7 @@ import torch
 from pyrodrop.analysis.lab.experiments.critiques.panel import Size
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.names import known
+from pyrodrop.checks import known
 
 PANELS = ("foong", "osband", "verdoja")  # files of this folder, the longest first
 

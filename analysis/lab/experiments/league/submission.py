@@ -30,10 +30,9 @@ from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import LARGEST, read_record, write_json
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arrays import tensor_of
+from pyrodrop.checks import all_finite, known, shown
 from pyrodrop.failed import Failed
-from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS

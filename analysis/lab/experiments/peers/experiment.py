@@ -25,8 +25,8 @@ from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.checks import known
 from pyrodrop.data import Dataset
-from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled
 

@@ -30,11 +30,11 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
+from pyrodrop.checks import known
 from pyrodrop.data import Dataset
 from pyrodrop.files import Record
 from pyrodrop.likelihoods import Gaussian
-from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 

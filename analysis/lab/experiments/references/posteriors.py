@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from pyrodrop import fit_replicates, guides, schedules
-from pyrodrop.constraints import EngineName as Name
+from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel

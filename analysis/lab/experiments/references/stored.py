@@ -28,8 +28,8 @@ import torch
 from pyrodrop.analysis.lab import RESULTS, tidy
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import read_record, write_json
+from pyrodrop.checks import known
 from pyrodrop.data import Dataset
-from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.exact import PROBLEMS

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyrodrop import arguments
+from pyrodrop import checks
 from pyrodrop.analysis.lab import RESULTS, generated, tidy
 from pyrodrop.analysis.lab.experiments.critiques.panel import Size
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.names import known
+from pyrodrop.checks import known
 
 SECTIONS = ("spread", "rates", "bounds", "networks")  # files of this folder, with TITLE and measure(size, seed)
 APART = 1000  # difference between seeds, so that no two repetitions have the same data set, start or noise
@@ -46,7 +46,7 @@ def run(
         ValueError: a section is unknown.
     """
     names = tuple(known(name, SECTIONS, "section") for name in sections)
-    seeds = arguments.count(seeds, "seeds", "the number of repetitions")
+    seeds = checks.count(seeds, "seeds", "the number of repetitions")
     with Experiment.begin("remedies", out, job, {"preset": preset, "seeds": seeds}) as experiment:
         cells = experiment.cells(
             lambda record: record.records("rows"), lambda name: {"name": name, "preset": preset, "seed": job.seed}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyrodrop import arguments, zoo
+from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned, draw, rows_of
@@ -28,10 +28,10 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import fit_resumed
+from pyrodrop.checks import known
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
-from pyrodrop.names import known
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entries import PAPER_STEPS
@@ -75,7 +75,7 @@ def run(
         raise ValueError(f"turn is the largest angle in degrees and must lie in (0, 360]; got {turn}")
     known(guide, GUIDES, "posterior of the rotated digit")
     split = mnist(flat=False, progress=not job.quiet)
-    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
+    steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
     ones = split.test.x[split.test.y == DIGIT]
     if not 0 <= digit < len(ones):
         raise ValueError(f"digit counts the {len(ones)} ones of the test set from 0; got {digit}")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from rich.table import Table
 
-from pyrodrop import arguments, zoo
+from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
 from pyrodrop.analysis.lab.experiments.sparse.published import (
@@ -90,8 +90,8 @@ def run(
             f"method must be one of those of the recipe {recipe}, {', '.join(RECIPES[recipe].methods)}; got {method!r}"
         )
     entry = zoo.entry(f"{method}/{net}-{recipe}")
-    digits = arguments.count(digits, "digits", "the number of training digits")
-    epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
+    digits = checks.count(digits, "digits", "the number of training digits")
+    epochs = None if epochs is None else checks.count(epochs, "epochs", "the number of epochs")
     data = mnist(flat=net == "lenet-300-100", progress=not job.quiet)
     about: dict[str, Any] = {"net": net, "method": method, "recipe": recipe, "epochs": epochs, "digits": digits}
     with Experiment.begin("sparse", out, job, about) as experiment:

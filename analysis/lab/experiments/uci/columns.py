@@ -20,7 +20,7 @@ import torch
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.gp import GaussianProcess, Start, from_model
 from pyrodrop.analysis.lab.experiments.uci.protocol import Point, Protocol
-from pyrodrop.constraints import EngineName
+from pyrodrop.checks import EngineName
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide

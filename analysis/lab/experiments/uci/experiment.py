@@ -26,8 +26,8 @@ from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import write_json
+from pyrodrop.checks import known, some
 from pyrodrop.data import uci
-from pyrodrop.names import known, some
 
 
 @with_job_options("device", "jobs")

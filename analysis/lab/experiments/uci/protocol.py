@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from pyrodrop.names import known
+from pyrodrop.checks import known
 from pyrodrop.zoo.entries import SETTINGS
 
 RATES = (0.005, 0.01, 0.05, 0.1)

@@ -32,9 +32,9 @@ from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
 from pyrodrop.data.files import FILES, UCI
 from pyrodrop.data.published import SPLITS
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.draws import drawn
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.replicates import Replicates
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")

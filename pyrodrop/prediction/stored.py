@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
+from pyrodrop.checks import known
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.failed import Failed
@@ -28,7 +29,6 @@ from pyrodrop.files import Record, read_tensors, under, write_tensors
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import check_assignable
-from pyrodrop.names import known
 from pyrodrop.parts import differences, in_words, made, made_of, made_with, refuse
 from pyrodrop.scaling import Standardize
 

@@ -11,41 +11,41 @@ import numpy as np
 import pytest
 import torch
 
-from pyrodrop import arguments
-from pyrodrop.constraints import Count, Progress, Real, Seed, checked, constraints_of
+from pyrodrop import checks
+from pyrodrop.checks import Count, Progress, Real, Seed, checked, constraints_of
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])
 def test_a_count(value: Any) -> None:
-    number = arguments.count(value, "steps", "the number of steps")
+    number = checks.count(value, "steps", "the number of steps")
     assert number == 3
     assert type(number) is int
 
 
 @pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5), torch.tensor(0.5, dtype=torch.float64)])
 def test_a_real(value: Any) -> None:
-    number = arguments.real(value, "lr", "the learning rate", above=0, below=1)
+    number = checks.real(value, "lr", "the learning rate", above=0, below=1)
     assert number == 0.5
     assert type(number) is float
 
 
 @pytest.mark.parametrize("value", [[3, 1], (3, 1), torch.Size([3, 1]), [np.int64(3), torch.tensor(1)]])
 def test_counts(value: Any) -> None:
-    assert arguments.counts(value, "widths", "the sizes") == (3, 1)
-    assert arguments.counts([], "shape", "the sizes") == ()
+    assert checks.counts(value, "widths", "the sizes") == (3, 1)
+    assert checks.counts([], "shape", "the sizes") == ()
 
 
 def test_scales_and_variances_are_those_that_float32_holds() -> None:
     """The square of a scale at a bound is finite and not 0 in float32, where it is normal."""
     smallest, largest = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
     for bound in (1e-18, 1e18):
-        assert smallest < arguments.scale(bound, "scale", "a scale") ** 2 < largest
-        assert arguments.variance(bound**2, "precision", "a precision") == bound**2
+        assert smallest < checks.scale(bound, "scale", "a scale") ** 2 < largest
+        assert checks.variance(bound**2, "precision", "a precision") == bound**2
     for outside in (0, 9e-19, 2e18, math.nan):
         with pytest.raises(ValueError, match=r"scale is a scale and must be .* at least 1e-18 and at most 1e\+18; got"):
-            arguments.scale(outside, "scale", "a scale")
+            checks.scale(outside, "scale", "a scale")
         with pytest.raises(ValueError, match="precision is a precision and must be .* at least 1e-36"):
-            arguments.variance(outside**2, "precision", "a precision")
+            checks.variance(outside**2, "precision", "a precision")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_scales_and_variances_are_those_that_float32_holds() -> None:
 )
 def test_no_tensor(value: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
-        arguments.tensor(value, "loc", "the location", floating=True, above=0)
+        checks.tensor(value, "loc", "the location", floating=True, above=0)
 
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent
 
+from pyrodrop.checks import HasRows, HasWeights
 from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.protocols import HasRows, HasWeights
 
 DISCRETE = (
     ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "

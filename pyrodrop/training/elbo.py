@@ -21,10 +21,10 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
+from pyrodrop.checks import HasPosterior, HasWeights
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.models.network import repeatable
-from pyrodrop.protocols import HasPosterior, HasWeights
 from pyrodrop.reparam.lazy import LazyDistribution
 
 
