@@ -652,7 +652,7 @@ READ: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], likelihoods.Li
     ),
     "transformer": (networks.Transformer, likelihoods.Categorical, ("head.weight",)),
     "lstm": (
-        partial(networks.Forecast, layers=2, rate=RATE), partial(likelihoods.Gaussian, 10.0), ("head.weight",)
+        networks.Forecast, partial(likelihoods.Gaussian, 10.0), ("head.weight",)
     ),
 }  # fmt: skip
 
@@ -676,7 +676,7 @@ _text = partial(
     Entry,
     source=f"{_RECURRENT}; the text and the size are not in the paper",
     data="gospels",
-    model=lambda data: from_module(networks.LanguageModel(), priors.Gaussian(), likelihoods.Categorical()),
+    model=lambda data: from_module(networks._LanguageModel(), priors.Gaussian(), likelihoods.Categorical()),
     published={},
     purpose="text",
 )
@@ -716,7 +716,7 @@ SEQUENCES = [
         summary="variational dropout .1 of an LSTM forecast of solar irradiance in 5 years, 1 x 16",
         source=f"{_RECURRENT}; this series is not in the paper",
         data="solar",
-        model=lambda data: from_module(networks.Forecast(), priors.Gaussian(), likelihoods.Gaussian()),
+        model=lambda data: from_module(networks._Forecast(), priors.Gaussian(), likelihoods.Gaussian()),
         # x has one input, whose mask would drop the whole series
         guide=partial(BernoulliDropout, drop_rate={"lstm.weight_ih*": 0.0, "*": 0.1}),
         training=partial(_traced, steps=1000, batch_size=64, lr=1e-2, estimator="local"),

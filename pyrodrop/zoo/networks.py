@@ -282,16 +282,30 @@ class Transformer(nn.Module):
 class Forecast(nn.Module):
     """One number ``[N, 1]`` from the last state of a sequence ``[N, T, 1]``."""
 
-    def __init__(self, layers: int = 1, rate: float = 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(1, WIDTH, layers, batch_first=True, dropout=rate)
-        self.dropout, self.head = nn.Dropout(rate) if rate else nn.Identity(), nn.Linear(WIDTH, 1)
+        self.lstm = nn.LSTM(1, WIDTH, 2, batch_first=True, dropout=RATE)
+        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(WIDTH, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.dropout(self.lstm(x)[0][:, -1]))  # type: ignore[no-any-return]
 
 
-class LanguageModel(nn.Module):
+# Trained posteriors name the classes of their networks, so that these two keep their names.
+
+
+class _Forecast(nn.Module):
+    """`Forecast` with one layer and no dropout of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(1, WIDTH, batch_first=True), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class _LanguageModel(nn.Module):
     """Logits of the next character at every step, ``[N, T, characters]``."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from pyrodrop import fit, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.experiments import solar
 from pyrodrop.analysis.zoo import train
 from pyrodrop.data import Dataset, Split
-from pyrodrop.zoo.networks import Forecast, LanguageModel
+from pyrodrop.zoo.networks import _Forecast, _LanguageModel
 
 
 class Small(nn.Module):
@@ -94,10 +94,10 @@ def test_the_entries_are_recorded_with_a_traced_engine(name: str) -> None:
     torch.manual_seed(0)
     if name == "rnn/solar":
         data = Dataset(torch.randn(70, 22, 1), torch.randn(70, 1)).standardized()
-        network: Any = Forecast
+        network: Any = _Forecast
     else:
         ids = torch.randint(0, 68, (40, 6))
-        data, network = Dataset(ids[:, :-1], ids[:, 1:]), LanguageModel
+        data, network = Dataset(ids[:, :-1], ids[:, 1:]), _LanguageModel
     run = entry.fit(data, steps=2, device="cpu", progress=False)
     assert run.settings["engine"] == "traced"
     assert set(run.guide.sites) == {n for n, w in network().named_parameters() if w.dim() > 1}  # type: ignore[attr-defined]
