@@ -158,6 +158,11 @@ class _Chosen(nn.Module):
 class _InUnits(nn.Module):
     """A network of one input with conversions of the input, by (loc, scale), and of its output, by (loc, scale, columns)."""
 
+    x_loc: Tensor | None
+    x_scale: Tensor
+    y_loc: Tensor
+    y_scale: Tensor
+
     def __init__(
         self,
         network: nn.Module,
@@ -166,7 +171,8 @@ class _InUnits(nn.Module):
         outputs: tuple[Tensor, Tensor, int] | None,
     ) -> None:
         super().__init__()
-        self.network, self.output, self.columns = network, output, outputs and outputs[2]
+        self.network, self.output = network, output
+        self.columns = None if outputs is None else outputs[2]
         for name, values in (("x", inputs), ("y", outputs)):
             for place, value in zip(("loc", "scale"), values or (None, None), strict=False):
                 self.register_buffer(f"{name}_{place}", None if value is None else value.detach().clone())

@@ -179,7 +179,8 @@ class _Followed(fx.Interpreter):
             self._flattened.append(n)
             return units.flatten(1)
         if operation in _FLATTENING:
-            return torch.flatten(units, *n.args[1:], **{k: v for k, v in n.kwargs.items() if k != "input"})
+            settings: Any = {name: value for name, value in n.kwargs.items() if name != "input"}
+            return torch.flatten(units, *n.args[1:], **settings)  # type: ignore[arg-type]
         return None
 
     def _made(self, n: fx.Node, layer: Any, x: Tensor, units: Tensor | None, result: Tensor) -> Tensor | None:
