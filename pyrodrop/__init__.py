@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from pyrodrop.extras import extras
+from pyrodrop.failed import extras
 
 if TYPE_CHECKING:
     from pyrodrop import (

@@ -25,8 +25,7 @@ from typing import Annotated, Any, get_args
 from cyclopts import App, CycloptsError, Parameter, convert
 
 from pyrodrop import __version__
-from pyrodrop.extras import INSTALL
-from pyrodrop.failed import Failed
+from pyrodrop.failed import INSTALL, Failed
 
 _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --debug shows the traceback of an error.
 

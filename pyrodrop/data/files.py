@@ -33,8 +33,7 @@ import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.extras import extras
-from pyrodrop.failed import Failed
+from pyrodrop.failed import Failed, extras
 
 _RETRIES = 3  # after a lost connection or a wrong hash
 

@@ -20,8 +20,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.files import BDE_AT, FOONG_AT, GAL_AT, UCI, UCI_AT, numbers
 from pyrodrop.data.splits import Split, Splits, permuted
 from pyrodrop.devices import seeded
-from pyrodrop.extras import extras
-from pyrodrop.failed import Failed
+from pyrodrop.failed import Failed, extras
 from pyrodrop.scaling import Standardize
 
 Series: TypeAlias = Literal["co2", "solar"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrodrop.extras import EXTRAS
+from pyrodrop.failed import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -21,21 +21,10 @@ ROOT = Path(__file__).parents[2]
 # Every file is in one layer, and imports from its own folder and from layers above it in this list.
 # CONTRIBUTING shows the same list.
 LAYERS = (
-    ("pyrodrop/arguments.py", "pyrodrop/extras.py", "pyrodrop/failed.py", "pyrodrop/names.py")
-    + ("pyrodrop/private_apis.py", "pyrodrop/protocols.py", "pyrodrop/torchscript.py"),
-    ("pyrodrop/cards.py", "pyrodrop/constraints.py", "pyrodrop/threads.py"),
-    (
-        "pyrodrop/arrays.py",
-        "pyrodrop/distributions",
-        "pyrodrop/files.py",
-        "pyrodrop/inputs.py",
-    )
-    + (
-        "pyrodrop/parts.py",
-        "pyrodrop/recurrence.py",
-        "pyrodrop/scaling.py",
-        "pyrodrop/schedules.py",
-    ),
+    ("pyrodrop/checks.py", "pyrodrop/failed.py", "pyrodrop/private_apis.py", "pyrodrop/torchscript.py"),
+    ("pyrodrop/threads.py",),
+    ("pyrodrop/arrays.py", "pyrodrop/distributions", "pyrodrop/files.py", "pyrodrop/parts.py", "pyrodrop/recurrence.py")
+    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps.py"),
