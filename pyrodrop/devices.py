@@ -130,7 +130,8 @@ def products_of_float32() -> Iterator[None]:
 
     PyTorch's default is TensorFloat-32 for convolutions and recurrent layers.
     """
-    owners: Any = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+    backends: Any = torch.backends
+    owners = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
     before = [owner.fp32_precision for owner in owners]
     try:
         for owner in owners:
