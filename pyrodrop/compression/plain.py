@@ -130,7 +130,8 @@ def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Mo
     thaw(network, model.parameter_names, {**free, **weights}, fixed=model.parameter_names)
     network.eval()
     several = not isinstance(x, Tensor)
-    inputs = _units(model.inputs, "x", next(iter(weights.values()))) if several or x.is_floating_point() else None
+    numbers = not isinstance(x, Tensor) or x.is_floating_point()
+    inputs = _units(model.inputs, "x", next(iter(weights.values()))) if numbers else None
     with evaluating(model), torch.no_grad():
         outputs = _rescaling(model, model.outputs(weights, x))
     if several and (inputs is not None or outputs is not None):
@@ -173,8 +174,9 @@ class _InUnits(nn.Module):
         super().__init__()
         self.network, self.output = network, output
         self.columns = None if outputs is None else outputs[2]
-        for name, values in (("x", inputs), ("y", outputs)):
-            for place, value in zip(("loc", "scale"), values or (None, None), strict=False):
+        units = {"x": inputs, "y": outputs if outputs is None else outputs[:2]}
+        for name, values in units.items():
+            for place, value in zip(("loc", "scale"), values or (None, None), strict=True):
                 self.register_buffer(f"{name}_{place}", None if value is None else value.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -243,7 +243,8 @@ def mnist(
         x = images.flatten(1) if flat else images[:, None]
         parts.append(Dataset(x, labels, inputs=Standardize(), targets=Standardize()))
     source = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
-    return Split("mnist", *parts, "grey value", "digit", source)
+    train, test = parts
+    return Split("mnist", train, test, "grey value", "digit", source)
 
 
 def uci(name: str) -> Splits:

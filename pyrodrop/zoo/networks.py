@@ -162,7 +162,7 @@ def released_series(
     units = 1.0 if data.targets is None else float(data.targets.scale)
     if decay is None:
         prior: Any = {"layers.0.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.05)}
-        biases = {}
+        biases: Any = {}
     else:
         prior = {"layers.0.*": decay_prior(decay, 1.0, scale), "*": decay_prior(decay, keep, scale)}
         biases = {"bias_prior": decay_prior(decay, 1.0, scale)}
