@@ -88,7 +88,7 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
         )
     if joint and not prediction.joint:
         raise ValueError(
-            f"{needed_by} needs a prediction whose draws are functions, joint over the points: predict with joint=True; got "
+            f"{needed_by} needs a prediction whose draws are functions, joint over the points, as of a fit; got "
             "one with joint=False, whose draws are independent at every point"
         )
     shape = (draws, prediction.f.shape[1])

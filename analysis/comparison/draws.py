@@ -36,8 +36,8 @@ from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
-from pyrodrop.prediction.blocks import Block, draw_masks
-from pyrodrop.prediction.predict import masks_of, tiles_of
+from pyrodrop.prediction import draws as functions
+from pyrodrop.prediction.draws import draw_masks, example_of, masks_of
 from pyrodrop.training.result import Fit
 
 _BYTES = 256 * 2**20  # most bytes of weights in memory at a time
@@ -123,8 +123,7 @@ def draws_of(
     per_draw = sum(w.numel() for w in weights) * weights[0].element_size()
     chunk = max(1, min(num_samples, _BYTES // per_draw))
     parts: dict[str, list[Tensor]] = {}
-    together = mixes_examples(model, x)
-    shapes = masks_of(model, x if together else mapped(lambda tensor: tensor[:1], x), together)
+    shapes = masks_of(model, example_of(model, x, fit.device), mixes_examples(model, x))
     with seeded(seed, fit.device), torch.no_grad(), fit.as_trained():
         for first in range(0, num_samples, chunk):
             count = min(chunk, num_samples - first)
@@ -263,11 +262,10 @@ def _predictive(
     """The predictions at x for these weights and masks."""
     model: Any = fit.model
     noise = {name: sites[name] for name in model.weight_sites()} | dict(masks)
-    together = mixes_examples(model, x)
     inside = any(mask.dim() == 1 for mask in masks.values())
-    block = Block(len(next(iter(noise.values()))), noise, {}, {}, drawn_inside=inside)
+    block = functions.Draws(model, len(next(iter(noise.values()))), noise, {}, {}, drawn_inside=inside)
     output: Tensor | None = None
-    for draw, first, tile in tiles_of(model, block, x, fit.device, together):
+    for draw, first, tile in block.tiles(x, fit.device):
         if output is None:
             output = tile.new_empty((block.num_draws, num_rows(x), *tile.shape[2:]))
         output[draw : draw + len(tile), first : first + tile.shape[1]] = tile

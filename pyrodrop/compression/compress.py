@@ -190,7 +190,7 @@ class DrawnNetworks(Described):
     def __getitem__(self, index: int) -> nn.Module:
         device = next(iter(self.model.weight_sites().values())).device
         drawn = functions_of(self.model, self.guide, self._x, 1, self.seed + range(self.size)[index], device)
-        weights = drawn.fixed | {name: values[0] for name, values in drawn.noise.items()}
+        weights = drawn.weights({name: values[0] for name, values in drawn.noise.items()})
         if self._mask is None:
             return plain_network(on_cpu(self.model), weights, self._x)
         weights = {name: torch.where(self._mask[name], w, 0.0) for name, w in weights.items()}

@@ -1,1 +1,1 @@
-"""Prediction: sampled functions, the predictive mixture, its moments, and closed forms."""
+"""Prediction: draws of functions, the predictive mixture and its moments."""

@@ -22,15 +22,15 @@ from pyrodrop.arguments import shown
 from pyrodrop.changes import evaluating
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import Missing, elements, per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.checks import check_width
-from pyrodrop.prediction.blocks import Block, Masks, blocks
+from pyrodrop.prediction.draws import Draws, drawn
 from pyrodrop.prediction.moments import component_moments
-from pyrodrop.prediction.predict import BLOCK_BYTES, Keep, masks_of, uncompiled
+from pyrodrop.prediction.predict import Keep, uncompiled
 from pyrodrop.protocols import HasDraws, HasPosterior
 from pyrodrop.threads import exclusive
 
@@ -38,7 +38,7 @@ from pyrodrop.threads import exclusive
 @exclusive()
 def functions_of(
     model: Any, guide: Callable[..., Any], x: Inputs | None, count: int, seed: int, device: torch.device
-) -> Block:
+) -> Draws:
     """Sample `count` functions, those of `predict` with this seed, with whole weights in `noise` and `fixed`.
 
     Args:
@@ -50,24 +50,22 @@ def functions_of(
     """
     if not isinstance(model, NetworkModel):
         raise TypeError(f"functions as a module need a model of pyrodrop.models; got {shown(model)}")
-    masks: Masks = {}
-    read = isinstance(model, TrainedNetwork) and model.dropouts.noise
-    if x is None and (read or not isinstance(guide, HasPosterior | HasDraws)):
+    read = isinstance(model, TrainedNetwork) and bool(model.dropouts.noise)
+    needs_x = read or not isinstance(guide, HasPosterior | HasDraws)
+    if x is None and needs_x:
         raise ValueError("x must be a few rows of x, since this run does not hold its training data; got None")
     if x is not None:
         x = check_inputs(x)
         check_width(x, model.in_features)
-    row: Any = None if x is None else mapped(lambda tensor: tensor[:1].to(device), x)
     if read and mixes_examples(model, x):
         raise ValueError(
             "the masks of this network, whose rows depend on each other, are those of one number of rows: use predict"
         )
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        if read:
-            masks = masks_of(model, row, together=False)
-        drawn = list(blocks(guide, model.weight_sites(), row, count, BLOCK_BYTES, masks))
-        weights = {name: torch.cat([block.whole(name) for block in drawn]) for name in drawn[0].noise}
-    return Block(count, weights, {}, {name: value.detach() for name, value in drawn[0].fixed.items()})
+        blocks = list(drawn(model, guide, x if needs_x else None, count, device))
+        each = [block.whole() for block in blocks]
+    noise = {name: torch.cat([weights[name] for weights in each]) for name in each[0]}
+    return Draws(model, count, noise, {}, {name: value.detach() for name, value in blocks[0].fixed.items()})
 
 
 def _any_rows(network: nn.Module) -> bool:
@@ -75,7 +73,7 @@ def _any_rows(network: nn.Module) -> bool:
     return all(isinstance(module, nn.Linear) for module in network.modules() if module._buffers)
 
 
-class Draws(nn.Module):
+class Functions(nn.Module):
     """S functions of a posterior as a module in evaluation mode; `Fit.module` makes it.
 
     Its argument is x ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. All S
@@ -84,23 +82,23 @@ class Draws(nn.Module):
     record one call of the network per function; what they record runs without this package.
 
     Args:
-        mixture: one or several models, each with its functions; all functions have the same weight.
+        mixture: draws from one or several models, with whole weights; all functions have the same weight.
         keep: what a call returns, as in `Fit.module`.
 
     Raises:
         TypeError: on a call with ``keep="moments"``: y has no mean and variance in closed form.
     """
 
-    def __init__(self, mixture: Sequence[tuple[Any, Block]], keep: Keep) -> None:
+    def __init__(self, mixture: Sequence[Draws], keep: Keep) -> None:
         super().__init__()
         self.keep = keep
-        self.counts = [block.num_draws for _, block in mixture]
-        self.models = nn.ModuleList(copy.deepcopy(model) for model, _ in mixture)
-        self.weights = nn.ModuleList(ParameterTree(block.noise) for _, block in mixture)
-        self.same = nn.ModuleList(ParameterTree(block.fixed) for _, block in mixture)
+        self.counts = [draws.num_draws for draws in mixture]
+        self.models = nn.ModuleList(copy.deepcopy(draws.model) for draws in mixture)
+        self.weights = nn.ModuleList(ParameterTree(draws.noise) for draws in mixture)
+        self.same = nn.ModuleList(ParameterTree(dict(draws.fixed)) for draws in mixture)
         self.eval().requires_grad_(False)
 
-    def train(self, mode: bool = True) -> Draws:
+    def train(self, mode: bool = True) -> Functions:
         """Returns the module, which stays in evaluation mode."""
         return super().train(False)
 
@@ -113,7 +111,7 @@ class Draws(nn.Module):
             for model, weights, same, count in members:
                 together = model.batches_weights and (_any_rows(model.network) or not torch.compiler.is_compiling())
                 noise, fixed = ({name: tree[name] for name in tree} for tree in (weights, same))
-                output = Block(count, noise, {}, fixed, mapped=together)(model.outputs, x)
+                output = Draws(model, count, noise, {}, fixed, mapped=together)(x)
                 fs.append(model.likelihood.location(output, model.targets))
                 if self.keep == "moments":
                     of_y = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood

@@ -31,22 +31,18 @@ class Moments:
         variance: Var[y], observation noise included, of the shape of the mean.
         spread: standard deviation of the function f without observation noise (of the logits for a classifier),
             ``[N, ...]``.
-        num_samples: S, number of sampled functions; None for a closed form.
-        joint: True if all points share the same sampled functions, False if every point has independent samples. The
-            marginal distribution of a point is the same, with the exceptions listed in `Prediction`; with False the Monte
-            Carlo errors of two points are independent.
+        num_samples: S, number of sampled functions.
     """
 
     mean: Tensor
     variance: Tensor
     spread: Tensor
-    num_samples: int | None
-    joint: bool = True
+    num_samples: int
 
     def card(self) -> Card:
         """The summary that is printed."""
-        draws = "in closed form" if self.num_samples is None else f"of {self.num_samples} functions"
-        return Card(f"Moments at {len(self.mean)} points", {"mean, variance": size(self.mean), "computed": draws})
+        facts = {"mean, variance": size(self.mean), "computed": f"of {self.num_samples} functions"}
+        return Card(f"Moments at {len(self.mean)} points", facts)
 
     @property
     def sd(self) -> Tensor:
@@ -94,7 +90,7 @@ class RunningMoments:
             squares += torch.linalg.vector_norm(beyond, dim=0).double() ** 2
         self._count[points] += len(f)
 
-    def result(self, like: Tensor, *, joint: bool) -> Moments:
+    def result(self, like: Tensor) -> Moments:
         """The moments, with the dtype and device of `like`."""
         count = int(self._count[0])
         each = [
@@ -107,7 +103,6 @@ class RunningMoments:
             variance=(spread + noise).to(like),
             spread=of_f.sqrt().to(like),
             num_samples=count,
-            joint=joint,
         )
 
 

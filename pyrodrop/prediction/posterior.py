@@ -19,9 +19,9 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.inputs import Inputs
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.prediction.module import Draws, functions_of
+from pyrodrop.prediction.module import Functions, functions_of
 from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import Keep, Method, draw_functions
+from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.stored import Stored
 
@@ -77,14 +77,10 @@ class Posterior(ABC):
 
     @overload
     def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
+        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["draws"] = ...
     ) -> Prediction: ...
     @overload
-    def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
-    ) -> Moments: ...
-    @overload
-    def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
     @overload
     def predict(
         self, x: None = ..., num_samples: int = ..., *, seed: int = ..., sites: Sequence[str] | None = ...
@@ -99,9 +95,7 @@ class Posterior(ABC):
         num_samples: int = 1000,
         *,
         seed: int = 0,
-        joint: bool = True,
         keep: Keep = "draws",
-        method: Method = "draws",
         sites: Sequence[str] | None = None,
     ) -> Any:
         """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
@@ -120,8 +114,7 @@ class Posterior(ABC):
             x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
                 ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
                 argument; y is then None. None for the training data.
-            num_samples, seed, joint, keep, method: as of `pyrodrop.predict`; for a program only the first two, and for
-                replicates the first three.
+            num_samples, seed, keep: as of `pyrodrop.predict`; `keep` is for single fits of networks.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
@@ -130,7 +123,6 @@ class Posterior(ABC):
             ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
                 in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
         """
-        options: dict[str, Any] = {"joint": joint, "keep": keep, "method": method}
         each: list[Any] = []
         for member, count, its_seed in self._members(num_samples, seed, "num_samples"):
             network = isinstance(member.model, NetworkModel)
@@ -138,18 +130,18 @@ class Posterior(ABC):
                 raise TypeError(
                     f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}"
                 )
-            what = "single fits, not replicates" if network else "networks of pyrodrop.models, not for other programs"
-            for name, usual in (("joint", True), ("keep", "draws"), ("method", "draws")):
-                value, takes = options[name], network and (member is self or name == "joint")
-                if not takes and (type(value), value) != (type(usual), usual):
-                    raise TypeError(f"{name} is only for {what}: leave it out; got {shown(value)}")
+            if not (network and member is self) and keep != "draws":
+                what = (
+                    "single fits, not replicates" if network else "networks of pyrodrop.models, not for other programs"
+                )
+                raise TypeError(f"keep is only for {what}: leave it out; got {shown(keep)}")
             with member.as_trained():
                 if network:
-                    place: dict[str, Any] = {"seed": its_seed, "device": member.device}
-                    each.append(draw_functions(member.model, member._drawing(count), x, count, **place, **options))
+                    place: dict[str, Any] = {"seed": its_seed, "device": member.device, "keep": keep}
+                    each.append(draw_functions(member.model, member._drawing(count), x, count, **place))
                 else:
                     each.append(member._draws_of_sites(x, count, its_seed, sites))
-        return each[0] if len(each) == 1 else _joined(each, seed, joint)
+        return each[0] if len(each) == 1 else _joined(each, seed)
 
     def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
         """Draws of the sites of a Pyro program that is no network; see `predict`."""
@@ -163,7 +155,7 @@ class Posterior(ABC):
         keep: Keep = "moments",
         seed: Seed = 0,
         x: Inputs | None = None,
-    ) -> Draws:
+    ) -> Functions:
         """Functions of the posterior as one `torch.nn.Module`, differentiable in x, for `torch.export` and `torch.onnx`.
 
         They are the functions of ``predict(x, draws, seed=seed)``, in evaluation mode. The module's argument is x, tensors
@@ -184,7 +176,7 @@ class Posterior(ABC):
         """
         members = self._members(draws, seed, "draws")
         each = [functions_of(m.model, m._drawing(n), m._example(x), n, s, m.device) for m, n, s in members]
-        return Draws([(m.model, functions) for (m, *_), functions in zip(members, each, strict=True)], keep)
+        return Functions(each, keep)
 
     def _example(self, x: Any) -> Any:
         """x, or rows of the training data if it is None; None if there are neither."""
@@ -201,7 +193,7 @@ class Posterior(ABC):
         return self.stored().write(path, kind=self.kind)
 
 
-def _joined(each: Sequence[Any], seed: int, joint: bool) -> Any:
+def _joined(each: Sequence[Any], seed: int) -> Any:
     """The mixture of predictions, or the draws by site of several programs."""
     if isinstance(each[0], dict):
         return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
@@ -213,4 +205,4 @@ def _joined(each: Sequence[Any], seed: int, joint: bool) -> Any:
             f"with each fit by itself. {error}"
         ) from error
     f = torch.cat([prediction.f for prediction in each])
-    return Prediction(f, distribution, seed, joint=joint, missing=each[0].missing)
+    return Prediction(f, distribution, seed, missing=each[0].missing)

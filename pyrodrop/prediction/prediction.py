@@ -7,8 +7,7 @@
 
 For a Gaussian likelihood these are the mean and variance of Gal & Ghahramani (2016), https://arxiv.org/abs/1506.02142:
 1/tau + mean f_t^2 - (mean f_t)^2, where the mean over t divides by S. All x share one W_t, so samples are functions, joint
-over the points. If only the marginal of each point is needed, ``joint=False`` samples noise independently per point
-(`reparam.LocalReparam`). The network is in evaluation mode.
+over the points. The network is in evaluation mode.
 
 If only mean and variance are needed, ``keep="moments"`` does not store the samples; its memory does not depend on S.
 """
@@ -53,19 +52,13 @@ class Prediction:
             sampled networks, and T = 1 if the predictive distribution is known in closed form.
         seed: seed of the samples of y.
         f_sd: standard deviation of f, ``[N, ...]``, if it is known in closed form; otherwise None.
-        joint: whether f are samples of functions, from which the dependence between points can be estimated. If False, noise
-            was sampled independently per point and only the marginal distribution of each point is correct.
+        joint: whether f are samples of functions, from which the dependence between points can be estimated. If False, as
+            in marginals of a Gaussian process, only the marginal distribution of each point is correct.
         missing: the value of missing observations, NaN or a whole number; None if none may be missing. See
             `likelihoods.Missing`.
 
     Note:
         f and the tensors of the distribution may share memory: copy f before you change it in place.
-
-        With ``joint=False``, noise on input units (dropout, type A) is independent per point, and several rows of one point,
-        such as tokens, share it. So is noise on the weights themselves (Gaussian posteriors) where a layer is applied to
-        one row per point. All other weights are sampled as a whole and shared by all points of a draw: those of layers with
-        several rows per point, DropConnect, weights that are not used in a linear map (embeddings) or several times, and
-        all weights of networks that compute derivatives in their forward.
     """
 
     f: Tensor

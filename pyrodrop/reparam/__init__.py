@@ -5,10 +5,9 @@
     local         activations are sampled from the distribution that the posterior induces, independently per example
     flipout       one weight sample per minibatch, with random signs per example
 
-and for prediction, which samples functions, or the outputs at each point independently:
+and for prediction, which samples functions:
 
     SharedNoise        one noise sample per function, the same for every example
-    MarginalReparam    `local`, with noise per sample and example
 
 The expected gradient is the same under all of them, with one exception, which `pyrodrop.reparam.local` explains: noise of
 single weights in networks whose examples have several rows, such as convolutions and transformers.
@@ -21,7 +20,6 @@ from pyrodrop.names import public
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.reparam.local import LocalReparam
-from pyrodrop.reparam.marginal import MarginalReparam
 from pyrodrop.reparam.per_example import PerExampleReparam
 from pyrodrop.reparam.reparameterize import STRATEGIES, reparameterize
 from pyrodrop.reparam.shared_noise import SharedNoise
@@ -31,7 +29,6 @@ __all__ = [
     "FlipoutReparam",
     "LazyWeight",
     "LocalReparam",
-    "MarginalReparam",
     "PerExampleReparam",
     "SharedNoise",
     "reparameterize",

@@ -253,7 +253,7 @@ class LazyDistribution(TorchDistribution):
         if self.pushed and not self.strategy.one_weight:
             raise ValueError(
                 f"weight {self.name!r} is used a second time, and its noise per example cannot be the same in both uses: "
-                "train a tied or recurrent weight with estimator='shared', and predict with joint=True; if the second use "
+                "train a tied or recurrent weight with estimator='shared'; if the second use "
                 "is the prior's, wrap both model and guide, as reparam.reparameterize does"
             )
 

@@ -70,7 +70,7 @@ class LinearMap:
         if per_example and weight.shape[:1] != self.batch:
             raise ValueError(
                 f"a weight with noise per example is used for {len(weight)} and then for {self.batch[0]} examples, so the "
-                "two uses would see different weights; use estimator='shared', and joint=True in prediction"
+                "two uses would see different weights; use estimator='shared'"
             )
         return weight
 

@@ -33,7 +33,7 @@ from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
-from pyrodrop.prediction.predict import rows_at_once
+from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.steps import Arguments, Batch
 from pyrodrop.training.result_data import TrainingData
 from pyrodrop.training.rows import arguments_of, takes_num_data

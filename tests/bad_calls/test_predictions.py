@@ -177,7 +177,7 @@ def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
 
 
-@pytest.mark.parametrize("more", [{}, {"keep": "moments"}, {"joint": False}])
+@pytest.mark.parametrize("more", [{}, {"keep": "moments"}])
 def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
     run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):

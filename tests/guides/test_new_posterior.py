@@ -197,13 +197,15 @@ def test_local_noise_of_a_new_posterior_has_the_moments_of_weight_draws() -> Non
 
 
 def test_predictions_of_a_new_posterior() -> None:
-    """Joint draws put its scales on the inputs; joint=False draws by point, or is refused without a noise form."""
+    """Its scales are put on the inputs, with the distribution of whole weights; without a noise form whole weights are."""
     fit = fitted(UniformGuide)
-    joint, points = fit.predict(X, 4000), fit.predict(X, 4000, joint=False)
-    torch.testing.assert_close(points.f.mean(0), joint.f.mean(0), atol=0.05, rtol=0)
-    torch.testing.assert_close(points.f.std(0), joint.f.std(0), atol=0.05, rtol=0.1)
-    with pytest.raises(ValueError, match="joint=False.*noise_form.*got LaplaceWeights for 'layers.0.weight'"):
-        fitted(LaplaceGuide, steps=1).predict(X, 5, joint=False)
+    draws = fit.predict(X, 4000).f
+    posteriors = {name: fit.guide.posterior(name) for name in fit.model.weight_sites()}  # type: ignore[attr-defined]
+    with torch.no_grad(), fit.as_trained():
+        f = fit.model.outputs({name: q.expand((4000,)).sample() for name, q in posteriors.items()}, X)  # type: ignore[attr-defined]
+    torch.testing.assert_close(f.mean(0), draws.mean(0), atol=0.05, rtol=0)
+    torch.testing.assert_close(f.std(0), draws.std(0), atol=0.05, rtol=0.1)
+    assert fitted(LaplaceGuide, steps=1).predict(X, 5).f.shape == (5, len(X), 1)
 
 
 def test_the_data_tree_has_a_new_posteriors_rates_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:

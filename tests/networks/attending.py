@@ -67,21 +67,18 @@ CASES = {
         about="Scaled dot-product attention over the tokens of an example.",
         network=Attention,
         x=lambda: torch.randn(6, 3, 4),
-        last="head.weight",
         rows=True,
     ),
     "multihead_attention": Case(
         about="nn.MultiheadAttention of tokens with themselves.",
         network=Attending,
         x=lambda: torch.randn(6, 3, 4),
-        last="head.weight",
         rows=True,
     ),
     "transformer_layer": Case(
         about="nn.TransformerEncoderLayer without dropout.",
         network=Transformer,
         x=lambda: torch.randn(6, 3, 4),
-        last="head.weight",
         rows=True,
     ),
     "class_token": Case(
@@ -89,14 +86,12 @@ CASES = {
         network=Tokens,
         x=lambda: torch.randn(6, 2, 4),
         drop_rate={"token": 0.0, "position": 0.0, "*": 0.3},
-        last="head.weight",
         rows=True,
     ),
     "tokens_merged": Case(
         about="Rows of all examples merged into one axis and taken apart again.",
         network=Merged,
         x=lambda: torch.randn(6, 4, 3),
-        last="head.weight",
         rows=True,
     ),
 }

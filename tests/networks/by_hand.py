@@ -61,21 +61,18 @@ CASES = {
         network=Product,
         x=lambda: torch.randn(6, 3),
         drop_rate={"pair.*": 0.0, "*": 0.3},
-        last="head.weight",
     ),
     "row_biases": Case(
         about="Biases of shape [1, D].",
         network=Shifted,
         x=lambda: torch.randn(6, 3),
         drop_rate={"shift": 0.0, "*": 0.3},
-        last="head.weight",
     ),
     "layer_norm_matrix": Case(
         about="Layer normalisation over two axes, whose scale is a matrix and no map of units.",
         network=Normed,
         x=lambda: torch.randn(6, 2, 3),
         drop_rate={"norm.*": 0.0, "*": 0.3},
-        last="head.weight",
         rows=True,
     ),
     "layer_scale": Case(
@@ -83,13 +80,11 @@ CASES = {
         network=Scaled,
         x=lambda: torch.randn(6, 1, 3, 3),
         drop_rate={"gamma": 0.0, "*": 0.3},
-        last="head.weight",
         rows=True,
     ),
     "complex_inside": Case(
         about="A Fourier transform inside: complex activations between real layers.",
         network=Fourier,
         x=lambda: torch.randn(6, 3),
-        last="head.weight",
     ),
 }

@@ -30,41 +30,35 @@ CASES = {
         about="A fully connected network with batch normalisation, in training mode as it is built.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)),
         x=lambda: torch.randn(8, 3) * 2 + 1,
-        last="3.weight",
         refused=(Refused("in training mode", estimator="local per_example flipout"),),
     ),
     "batch_norm_mlp_eval": Case(
         about="Batch normalisation in evaluation mode: its running statistics stay as they are.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).eval(),
         x=lambda: torch.randn(8, 3) * 2 + 1,
-        last="3.weight",
     ),
     "classifier": Case(
         about="A classifier: fully connected, with logits for outputs.",
         network=lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3)),
         x=lambda: torch.randn(6, 3),
         likelihood=likelihoods.Categorical,
-        last="2.weight",
     ),
     "conv1d": Case(
         about="A convolution over a length.",
         network=lambda: nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)),
         x=lambda: torch.randn(6, 2, 5),
-        last="3.weight",
         rows=True,
     ),
     "conv3d": Case(
         about="A convolution over a volume.",
         network=lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)),
         x=lambda: torch.randn(6, 1, 3, 3, 3),
-        last="3.weight",
         rows=True,
     ),
     "conv_transpose_first": Case(
         about="A transposed convolution first.",
         network=lambda: nn.Sequential(nn.ConvTranspose2d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(27, 2)),
         x=lambda: torch.randn(6, 2, 2, 2),
-        last="3.weight",
         rows=True,
     ),
     "conv_transpose_grouped": Case(
@@ -73,7 +67,6 @@ CASES = {
             nn.Conv1d(2, 4, 2), nn.Tanh(), nn.ConvTranspose1d(4, 4, 2, groups=2), nn.Flatten(), nn.Linear(20, 2)
         ),
         x=lambda: torch.randn(6, 2, 5),
-        last="4.weight",
         rows=True,
     ),
     "depthwise_conv": Case(
@@ -82,7 +75,6 @@ CASES = {
             nn.Conv2d(3, 6, 2, groups=3), nn.ReLU(), nn.Conv2d(6, 2, 1), nn.Flatten(), nn.Linear(8, 2)
         ),
         x=lambda: torch.randn(6, 3, 3, 3),
-        last="4.weight",
         rows=True,
     ),
     "dilated_conv": Case(
@@ -94,26 +86,22 @@ CASES = {
             nn.Linear(18, 2),
         ),
         x=lambda: torch.randn(6, 1, 5, 5),
-        last="3.weight",
         rows=True,
     ),
     "dropout_zero": Case(
         about="nn.Dropout(0.0) is no noise.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Dropout(0.0), nn.Linear(5, 2)),
         x=lambda: torch.randn(6, 3),
-        last="3.weight",
     ),
     "embedding_bag": Case(
         about="nn.EmbeddingBag, the mean over the words of an example.",
         network=lambda: nn.Sequential(nn.EmbeddingBag(7, 4), nn.Tanh(), nn.Linear(4, 2)),
         x=lambda: torch.randint(0, 7, (6, 5)),
-        last="2.weight",
     ),
     "flatten_first": Case(
         about="Images, flattened first.",
         network=lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2)),
         x=lambda: torch.randn(6, 1, 3, 4),
-        last="3.weight",
     ),
     "group_norm": Case(
         about="Group normalisation.",
@@ -121,14 +109,12 @@ CASES = {
             nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)
         ),
         x=lambda: torch.randn(6, 1, 5, 5),
-        last="4.weight",
         rows=True,
     ),
     "grouped_conv": Case(
         about="A convolution in groups.",
         network=lambda: nn.Sequential(nn.Conv2d(4, 6, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)),
         x=lambda: torch.randn(6, 4, 3, 3),
-        last="3.weight",
         rows=True,
     ),
     "image_output": Case(
@@ -147,7 +133,6 @@ CASES = {
             nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)
         ),
         x=lambda: torch.randn(6, 1, 5, 5),
-        last="4.weight",
         rows=True,
     ),
     "last_layer": Case(
@@ -155,13 +140,11 @@ CASES = {
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)),
         x=lambda: torch.randn(6, 3),
         scales={"2.*": 0.7, "*": None},
-        last="2.weight",
     ),
     "layer_norm": Case(
         about="Layer normalisation.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 2)),
         x=lambda: torch.randn(6, 3),
-        last="3.weight",
     ),
     "lenet": Case(
         about="LeNet, at its smallest.",
@@ -178,20 +161,16 @@ CASES = {
         about="A fully connected network.",
         network=lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)),
         x=lambda: torch.randn(6, 3),
-        last="2.weight",
     ),
     "prelu": Case(
         about="PReLU: an activation with a weight.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.PReLU(5), nn.Linear(5, 2)),
         x=lambda: torch.randn(6, 3),
-        last="2.weight",
     ),
     "prior_function": Case(
         about="A network with a fixed random function added to it.",
         network=lambda: models.WithPriorFunction(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), scale=0.5),
         x=lambda: torch.randn(6, 3),
-        last="net.2.weight",
-        refused=(Refused("which is not this layer", what="analytic"),),  # the network returns the sum
     ),
     "spectral_norm": Case(
         about="A layer under torch.nn.utils.parametrizations.spectral_norm: its weight is no parameter, which is refused.",

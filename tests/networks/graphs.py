@@ -44,26 +44,19 @@ CASES = {
         network=Graph,
         x=lambda: torch.randn(6, 3),
         whole=True,
-        refused=(
-            Refused("depends on", what="pointwise"),
-            Refused("depends on", estimator="local per_example flipout"),
-        ),
+        refused=(Refused("depends on", estimator="local per_example flipout"),),
     ),
     "sparse_graph": Case(
         about="A network on a graph whose neighbours are a sparse buffer.",
         network=SparseGraph,
         x=lambda: torch.randn(6, 3),
         whole=True,
-        refused=(
-            Refused("depends on", what="pointwise"),
-            Refused("depends on", estimator="local per_example flipout"),
-        ),
+        refused=(Refused("depends on", estimator="local per_example flipout"),),
     ),
     "set_network": Case(
         about="A set of rows per example: the same layers for each, then their mean.",
         network=SetNetwork,
         x=lambda: torch.randn(6, 4, 3),
-        last="head.weight",
         rows=True,
     ),
 }

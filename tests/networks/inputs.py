@@ -59,31 +59,26 @@ CASES = {
         about="x as a mapping of tensors, which the network takes whole: forward(batch).",
         network=OfBatches,
         x=lambda: {"features": torch.randn(6, 3), "gain": torch.rand(6, 1)},
-        last="head.weight",
     ),
     "mapping_input": Case(
         about="x as a mapping of tensors, which the network takes by name.",
         network=Masked,
         x=lambda: {"ids": torch.randint(0, 7, (6, 4)), "mask": (torch.arange(4) <= torch.arange(6)[:, None]).float()},
-        last="head.weight",
     ),
     "tuple_input": Case(
         about="x as a tuple of two tensors.",
         network=Two,
         x=lambda: (torch.randn(6, 3), torch.randint(0, 5, (6,))),
-        last="head.weight",
     ),
     "time_first": Case(
         about="Tokens first, examples second: [T, N, D] inside.",
         network=TimeFirst,
         x=lambda: torch.randn(6, 4, 3),
-        last="head.weight",
         rows=True,
     ),
     "embedding_first": Case(
         about="An embedding first: its input units are words.",
         network=Words,
         x=lambda: torch.randint(0, 7, (6, 5)),
-        last="head.weight",
     ),
 }

@@ -23,6 +23,5 @@ class Recurrent(nn.Module):
 CASE = Case(
     network=Recurrent,
     x=lambda: torch.randn(6, 3, 3),
-    last="head.weight",
     rows=True,
 )

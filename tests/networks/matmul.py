@@ -24,7 +24,6 @@ CASES = {
         x=lambda: torch.randn(6, 3),
         options={"input_axes": {"w": 0}},
         units={"w": (0, 1)},
-        last="head.weight",
         about="A layer written as x @ W with W [in, out].",
     ),
     "matmul_unsaid": Case(

@@ -39,7 +39,6 @@ CASES = {
         x=lambda: torch.randn(6, 3),
         likelihood=likelihoods.Categorical,
         options={"output": lambda out: out["logits"]},
-        last="head.weight",
     ),
     "tuple_output": Case(
         about="A tuple out, as recurrent layers return it: output= takes the last state.",

@@ -23,7 +23,6 @@ CASES = {
     layer.__name__.lower(): Case(
         network=functools.partial(Recurrent, layer),
         x=lambda: torch.randn(6, 3, 3),
-        last="head.weight",
         rows=True,
         draws=0.25,
         about=f"nn.{layer.__name__} over a sequence.",

@@ -75,7 +75,6 @@ CASES = {
         about="Two layers that are one parameter under two names.",
         network=Tied,
         x=lambda: torch.randn(6, 4),
-        last="head.weight",
     ),
     "tied_language_model": Case(
         about="A language model whose head is its embedding.",
@@ -87,19 +86,16 @@ CASES = {
         about="A layer that is called twice in a row.",
         network=Twice,
         x=lambda: torch.randn(6, 4),
-        last="head.weight",
     ),
     "module_twice": Case(
         about="A module that is registered under two names.",
         network=network,
         x=lambda: torch.randn(6, 4),
-        last="4.weight",
     ),
     "shared_rnn_loop": Case(
         about="A recurrence written by hand, one weight for all steps.",
         network=Loop,
         x=lambda: torch.randn(6, 3, 3),
-        last="head.weight",
         rows=True,
     ),
 }

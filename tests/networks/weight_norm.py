@@ -23,5 +23,4 @@ class Normed(Case):
 CASE = Normed(
     network=lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)),
     x=lambda: torch.randn(6, 3),
-    last="2.weight",
 )

@@ -5,7 +5,7 @@ of T passes of ``nn.Dropout`` in training mode that collects its outputs, and th
 the mean and variance of the loop at 20 points, within Monte Carlo error. On a GPU: wall time.
 
 The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
-distribution at every single point; ``joint=False`` samples like the loop.
+distribution at every single point.
 """
 
 from __future__ import annotations
@@ -71,14 +71,10 @@ def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]
 
 def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
     """The timed variants of `predict`."""
-    variants: dict[str, Callable[[], object]] = {
+    return {
         "draws": functools.partial(fit.predict, x, case.passes),
         "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),
-        "joint=False": functools.partial(fit.predict, x, case.passes, joint=False),
     }
-    if len(case.widths) == 3:
-        variants["analytic"] = functools.partial(fit.predict, x, method="analytic")
-    return variants
 
 
 @torch.no_grad()
@@ -98,9 +94,8 @@ def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor,
     few = Case(case.widths, len(x), CHECK_DRAWS)
     got: Any = forms(fit, x, few)[name]()
     f_mean, f_variance = (got.mean, got.spread**2)
-    share = 1.0 if name == "analytic" else 2.0  # 2 if the variant has Monte Carlo error, too
-    of_mean = (f_mean - draws.mean(0)) / (share * draws.var(0) / CHECK_DRAWS).sqrt()
-    of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
+    of_mean = (f_mean - draws.mean(0)) / (2 * draws.var(0) / CHECK_DRAWS).sqrt()  # 2, as both have Monte Carlo error
+    of_variance = (f_variance - squares.mean(0)) / (2 * squares.var(0) / CHECK_DRAWS).sqrt()
     worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())
     if not worst < WITHIN:
         widths = "-".join(map(str, case.widths))

@@ -82,7 +82,6 @@ class Case:
         options: further arguments of `models.from_module`.
         drop_rate: drop rate of the Bernoulli posterior, by weight name as in `guides.BernoulliDropout`.
         units: input axis and number of groups, by name, of weights whose module does not determine them.
-        last: name of the weight of a fully connected last layer, if there is one.
         rows: whether a weight is applied to several rows of one example (positions, tokens, time steps). Local weight noise
             then has another distribution of the activations, as documented.
         whole: whether the network needs all rows of x at once.
@@ -100,7 +99,6 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     drop_rate: float | Mapping[str, float] = 0.3
     units: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    last: str | None = None
     rows: bool = False
     whole: bool = False
     draws: float = 1.0

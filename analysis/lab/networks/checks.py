@@ -157,15 +157,6 @@ class Checks:
             covariance=agreement.same_covariance(prediction.f, want),
         )
 
-    def pointwise(self, cell: Cell) -> Result:
-        prediction = self.fit().predict(self.x, self.draws.predict, seed=self.seed, joint=False)
-        if prediction.joint or not bool(torch.isfinite(prediction.f).all()):
-            return Result("wrong", "not finite, or marked as joint")
-        if self.case.rows and self.posterior.weight_noise:
-            return Result("other", "noise by row in predictions of points alone, as their documentation says")
-        want = self.functions
-        return agree(mean=agreement.same_mean(prediction.f, want), variance=agreement.same_variance(prediction.f, want))
-
     def module(self, cell: Cell) -> Result:
         """Functions of the module, predictions, and the network of the ensemble, at the weights that the module holds."""
         run = self.fit()
@@ -212,21 +203,7 @@ class Checks:
 
     def moments(self, cell: Cell) -> Result:
         moments = self.fit().predict(self.x, self.draws.predict, seed=self.seed, keep="moments")
-        return self._same_moments(moments, self.functions, self.draws.predict)
-
-    def analytic(self, cell: Cell) -> Result:
-        """Closed-form moments with dropout on the input of the last layer, if the case has one."""
-        model, guide = self.parts
-        if self.case.last is not None and cell.guide == "Bernoulli":
-            guide = guides.BernoulliDropout(model, {self.case.last: 0.3, "*": 0.0})
-        run = pyrodrop.fit(
-            model, guide, (self.x, self.y), steps=2, lr=1e-2, engine="pyro", progress=False, device="cpu"
-        )
-        moments = run.predict(self.x, method="analytic")
-        oracle = self.oracle(run.model, run.guide, self.case.build())
-        oracle.rates = {name: 0.3 if name == self.case.last else 0.0 for name in oracle.rates}
-        count = self._oracle_draws(self.draws.predict)
-        return self._same_moments(moments, oracle.functions(self.x, count), None)
+        return self._same_moments(moments, self.functions)
 
     def elbo(self, cell: Cell) -> Result:
         run = self.fit()
@@ -295,8 +272,8 @@ class Checks:
     def _oracle_draws(self, ours: int) -> int:
         return 2 if type(self.posterior).__name__ == "Point" else ours * self.draws.oracle
 
-    def _same_moments(self, moments: Any, draws: Tensor, count: int | None) -> Result:
-        """Compare mean and variance of y and the spread of f; `count` is the number of our samples, None if exact."""
+    def _same_moments(self, moments: Any, draws: Tensor) -> Result:
+        """Compare mean and variance of y and the spread of f."""
         f = draws
         if isinstance(self.case.likelihood(), Categorical):
             probabilities = torch.softmax(f, -1)
@@ -309,7 +286,7 @@ class Checks:
             noise, y = 1 / precision, f
             variance, se_variance = agreement.variance(f)
             variance = variance + noise
-        share = 0.0 if count is None else (len(f) / count) ** 0.5  # our standard error relative to the oracle's
+        share = (len(f) / self.draws.predict) ** 0.5  # our standard error relative to the oracle's
         m, se_m = agreement.mean(y)
         v, se_v = agreement.variance(f)
         return agree(

@@ -10,7 +10,7 @@ A cell is one network, one posterior and one check. Its result is
 
 Checks, by the cell's `what`:
 
-    joint, pointwise, moments, analytic    predictions: mean, variance and covariance between points
+    joint, moments    predictions: mean, variance and covariance between points
     module        functions of `Fit.module` and `Fit.ensemble`: the network at the weights that they hold
     compress      networks of `Fit.compress`: the network at the weights that are kept
     elbo          expectation of -ln p(y | f), and the KL divergence, in evaluation mode
@@ -36,7 +36,6 @@ from pyrodrop.analysis.lab.networks.agreement import Result
 from pyrodrop.analysis.lab.networks.case import Case, Cell, Refused
 from pyrodrop.analysis.lab.networks.checks import Checks
 from pyrodrop.analysis.lab.networks.plan import THIN, Draws
-from pyrodrop.likelihoods import Categorical
 
 # Cells that may be refused for any network.
 GENERAL = (Refused("flipout needs deviations", guide="Bernoulli LowRank", estimator="flipout"),)
@@ -68,8 +67,6 @@ class Bench:
     def _once(self, cell: Cell, seed: int) -> Result:
         listed = [r.reason for r in self.case.refused if r.means(cell)]
         stated = [*listed, *(r.reason for r in GENERAL if r.means(cell))]
-        if cell.what == "analytic" and not has_closed_form(self.case, cell):
-            stated.append("method='analytic'")
         with torch.random.fork_rng():
             torch.manual_seed(1000 + seed)
             try:
@@ -81,11 +78,6 @@ class Bench:
         if listed and result.kind != "wrong":
             return Result("wrong", f"should be refused with {listed[0]!r}, and is {result.kind}")
         return result
-
-
-def has_closed_form(case: Case, cell: Cell) -> bool:
-    """Whether there are closed-form moments: dropout on a fully connected last layer only, and Gaussian y."""
-    return cell.guide == "Bernoulli" and case.last is not None and not isinstance(case.likelihood(), Categorical)
 
 
 def _judged(error: Exception, stated: Sequence[str]) -> Result:

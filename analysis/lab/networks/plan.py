@@ -39,7 +39,7 @@ def cells(case: Case) -> list[Cell]:
     """Every cell of a network."""
     cells: list[Cell] = []
     for guide in POSTERIORS:
-        cells += [Cell(guide, what) for what in ("joint", "pointwise", "moments", "analytic", "module", "elbo", "save")]
+        cells += [Cell(guide, what) for what in ("joint", "moments", "module", "elbo", "save")]
         cells += [Cell(guide, "checkpoint", engine=engine) for engine in ("pyro", "traced")]
         if guide == "Point":
             cells += [Cell(guide, what) for what in ("plain", "compress")]
@@ -79,7 +79,7 @@ def few_cells(case: Case, number: int) -> list[Cell]:
     estimator = estimators[number % 3]
     return [
         Cell("Point", "plain"),
-        Cell(first, ("joint", "moments", "pointwise")[number % 3]),
+        Cell(first, ("joint", "moments")[number % 2]),
         Cell(two, "loss", estimator, "traced"),
         Cell(two, ("steps", "replicates")[number % 2], estimator, "traced"),
         Cell(first, "module"),

@@ -287,9 +287,7 @@ def test_what_cannot_be_right_is_refused() -> None:
     apart, one = of_classes(f, joint=False), of_classes(f[:1])
     assert acquire.bald(apart).shape == acquire.entropy(one).shape == acquire.variance(one).shape == (4,)
     for call in (lambda p: acquire.epig(p, [0]), lambda p: acquire.batch(p, 1)):
-        with pytest.raises(
-            ValueError, match="joint over the points: predict with joint=True; got one with joint=False"
-        ):
+        with pytest.raises(ValueError, match="joint over the points, as of a fit; got one with joint=False"):
             call(apart)
     for call in (acquire.bald, lambda p: acquire.epig(p, [0]), lambda p: acquire.batch(p, 1)):
         with pytest.raises(ValueError, match=r"at least 2 draws .* got a distribution of y with 1 component"):

@@ -54,7 +54,7 @@ def test_draws_are_passes_of_the_module_in_training_mode(name: str, data_folder:
     net = guides.to_module(fit).train()
     with torch.no_grad():
         passes = torch.stack([net(x) for _ in range(PASSES)]).double()
-    f = fit.predict(x, PASSES, seed=1, joint=False).f.double()
+    f = fit.predict(x, PASSES, seed=1).f.double()
     sd = passes.std(0)
     assert float(sd.mean()) > 1e-3
     assert float(((f.mean(0) - passes.mean(0)).abs() / (sd * (2 / PASSES) ** 0.5)).max()) < 5

@@ -227,8 +227,7 @@ def test_a_pruned_fit_draws_what_is_left() -> None:
         sd = guide.posterior(name).stddev.detach() * keep[name]
         torch.testing.assert_close(w.std(0), sd, atol=0.003, rtol=0.12)
     x = torch.randn(5, 3)
-    for joint in (True, False):
-        assert pruned.predict(x, 20, joint=joint).f.shape == (20, 5, 2)
+    assert pruned.predict(x, 20).f.shape == (20, 5, 2)
     torch.testing.assert_close(pruned.compress()(x), fit.compress()(x))
     with pytest.raises(NoDivergence, match="pruned weights are atoms at 0; use the ELBO of the fit before pruning"):
         pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))

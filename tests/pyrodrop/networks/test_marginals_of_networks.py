@@ -75,7 +75,7 @@ def test_each_point_has_the_distribution_of_whole_weights(posterior: str) -> Non
     own, model = made(Force)
     guide = POSTERIORS[posterior](model)
     fit = pyrodrop.fit(model, guide, (X, own(X).detach()), steps=1, lr=1e-7)
-    ours = fit.predict(X, DRAWS, joint=False).f.double()
+    ours = fit.predict(X, DRAWS).f.double()
     distributions = {name: fit.guide.posterior(name) for name in fit.model.weight_sites()}
     with torch.no_grad():
         drawn = [functional_call(own, {n: q.sample() for n, q in distributions.items()}, (X,)) for _ in range(DRAWS)]

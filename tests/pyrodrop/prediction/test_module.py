@@ -227,15 +227,10 @@ def test_replicates_and_draws_of_chains_are_one_mixture() -> None:
     module = runs.module(7, keep="draws", seed=3)
     torch.testing.assert_close(module(X), by_hand(module, X), rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(module(X), runs.predict(X, 7, seed=3).f, rtol=1e-5, atol=1e-3)
-    alone = runs.predict(X[:1].expand(2, -1), 600, joint=False)
-    assert not alone.joint
-    assert abs(float(torch.corrcoef(alone.f[:, :, 0].T)[0, 1])) < 0.5  # of one function it is 1
     model.standardize(TABLE)
     samples = {name: normal(1, 7, *value.shape, seed=8) for name, value in model.weight_sites().items()}
     stats = {name: torch.zeros(1, 7) for name in ("lp", "energy", "acceptance_rate", "diverging", "n_steps")}
     run = Sampled(model.eval(), samples, stats, TABLE, {})
-    with pytest.raises(TypeError, match=r"joint=False needs a guide .*; got StoredDraws"):
-        run.predict(X, 2, joint=False)
     module = run.module(7, keep="draws")
     assert torch.equal(module.weights[0]["layers.0.weight"], samples["layers.0.weight"][0])
     torch.testing.assert_close(module(X), by_hand(module, X), rtol=1e-5, atol=1e-3)

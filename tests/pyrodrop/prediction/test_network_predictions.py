@@ -171,20 +171,18 @@ def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest
     whole = fit.predict(case.x, 20, seed=4).f
     alone = fit.predict(mapped(lambda value: value[2:3], case.x), 20, seed=4).f
     torch.testing.assert_close(alone[:, 0], whole[:, 2])
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
+    monkeypatch.setattr("pyrodrop.prediction.draws._TILE_BYTES", {"cpu": 1})
     torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
 
 
 def test_a_graph_is_predicted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is never cut into rows, whatever the tiles; and refused by point, and with other nodes than its own."""
+    """It is never cut into rows, whatever the tiles; and refused with other nodes than its own."""
     _, fit, case = made("graph")
     whole = fit.predict(case.x, 20, seed=4).f
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
+    monkeypatch.setattr("pyrodrop.prediction.draws._TILE_BYTES", {"cpu": 1})
     torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
     moments = fit.predict(case.x, 20, seed=4, keep="moments")
     torch.testing.assert_close(moments.mean, whole.softmax(-1).mean(0))
-    with pytest.raises(ValueError, match="output of one example depends on others, as in a graph"):
-        fit.predict(case.x, 20, joint=False)
     with pytest.raises(ValueError, match="all of its examples at once"):
         fit.predict(case.x[:3], 20)
     with pytest.raises(ValueError, match="all of its examples at once"):

@@ -13,8 +13,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.prediction.blocks import Block
-from pyrodrop.prediction.predict import masks_of, tiles_of
+from pyrodrop.prediction.draws import Draws, masks_of
 from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -87,8 +86,7 @@ def test_masks_of_functions_that_no_weight_carries() -> None:
 
     assert masks_of(of(known), x, together=False) == known
     assert masks_of(of(unknown), x, together=True) == unknown
-    assert masks_of(of(unknown), x, together=False, joint=False) == unknown
-    with pytest.raises(ValueError, match="the dropout drop merges the points with their rows.*use joint=False"):
+    with pytest.raises(ValueError, match="the dropout drop merges the points with their rows.*read the network with"):
         masks_of(of(unknown), x, together=False)
 
     def fails(x: Any) -> Any:
@@ -107,6 +105,6 @@ def test_a_network_returns_a_row_for_every_point(forward: Any, rows: str) -> Non
         batches_weights=True,
         weight_sites=lambda: {"w": torch.zeros(1, 2)},
     )
-    block = Block(4, {"w": torch.randn(4, 1, 2)}, {}, {})
+    block = Draws(network, 4, {"w": torch.randn(4, 1, 2)}, {}, {})
     with pytest.raises(ValueError, match=f"one row per example, \\[3, ...\\] here; got {rows}"):
-        list(tiles_of(network, block, torch.randn(3, 2), torch.device("cpu"), together=False))
+        list(block.tiles(torch.randn(3, 2), torch.device("cpu")))

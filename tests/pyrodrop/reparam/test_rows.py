@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyro.distributions as dist
@@ -25,7 +26,7 @@ from pyrodrop.distributions import (
     MultiplicativeNormal,
     RelaxedBernoulliMixture,
 )
-from pyrodrop.prediction.blocks import Block
+from pyrodrop.prediction.draws import Draws
 from pyrodrop.reparam import STRATEGIES, FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, SharedNoise
 from pyrodrop.reparam.lazy import LazyDistribution
 
@@ -316,8 +317,8 @@ def test_draws_of_functions_put_the_noise_of_a_draw_on_inputs_or_weight(kind: st
     q, noise = BernoulliMixture(torch.randn(weight), 0.5, units=units), torch.rand(7, 4)
     for count in (1, 9):
         x = torch.randn(count, *shape)
-        block = Block(7, {"w": noise}, {"w": q}, {})
-        y = block(lambda weights, x: call(x, weights["w"]), x)
+        network = SimpleNamespace(outputs=lambda weights, x: call(x, weights["w"]), batches_weights=True)
+        y = Draws(network, 7, {"w": noise}, {"w": q}, {})(x)
         want = torch.stack([call(x, q.over_units(s) * q.loc) for s in noise])
         torch.testing.assert_close(y, want)
 

@@ -150,7 +150,7 @@ def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest
     parts = fit.elbo(8, seed=4)
     assert parts.value == pytest.approx(whole.value, rel=1e-5)
     assert parts.se == pytest.approx(whole.se, rel=1e-4)
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 4 * 2 * 5 * (4 + 3)})  # of 5 rows
+    monkeypatch.setattr("pyrodrop.prediction.draws._TILE_BYTES", {"cpu": 4 * 2 * 5 * (4 + 3)})  # of 5 rows
     tiles = fit.elbo(8, seed=4)
     assert tiles.value == pytest.approx(whole.value, rel=1e-5)
     assert tiles.se == pytest.approx(whole.se, rel=1e-4)

@@ -32,7 +32,7 @@ from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
 from pyrodrop.data.tables import SPLITS, UCI
 from pyrodrop.elbo import elbo_terms
-from pyrodrop.prediction.blocks import blocks
+from pyrodrop.prediction.draws import drawn
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
 
@@ -113,7 +113,7 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     assert isinstance(fit, pyrodrop.Fit)
     ours = score(fit, split.test, 200, seed=11)
     torch.manual_seed(11)
-    (block,) = blocks(fit.guide, fit.model.weight_sites(), split.test.x[:1], 200, 2**28)  # type: ignore[attr-defined]
+    (block,) = drawn(fit.model, fit.guide, split.test.x[:1], 200, torch.device("cpu"))
     loc = {name: fit.guide.loc[name].detach() for name in block.noise}  # type: ignore[attr-defined]
     weights = {name: loc[name] * noise[:, None] for name, noise in block.noise.items()}  # columns kept or dropped
     bias = [fit.model.free[f"layers.{i}.bias"].detach().double().numpy() for i in (0, 1)]  # type: ignore[attr-defined]

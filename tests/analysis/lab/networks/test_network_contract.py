@@ -19,7 +19,6 @@ from pyrodrop.analysis.lab.networks.__main__ import main
 MLP = Case(
     network=lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)),
     x=lambda: torch.randn(6, 3),
-    last="2.weight",
 )
 DRAWS = dataclasses.replace(THIN, predict=4000)
 
@@ -43,7 +42,13 @@ def test_a_wrong_variance_is_seen(monkeypatch: pytest.MonkeyPatch, factor: float
 def test_draws_that_are_no_functions_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise by point has the right mean and variance and no covariance between points."""
     plain = pyrodrop.Fit.predict
-    monkeypatch.setattr(pyrodrop.Fit, "predict", lambda self, *a, **k: plain(self, *a, **{**k, "joint": False}))
+
+    def shuffled(*args: Any, **options: Any) -> Any:
+        prediction = plain(*args, **options)
+        points = [f[torch.randperm(len(f))] for f in prediction.f.unbind(1)]
+        return dataclasses.replace(prediction, f=torch.stack(points, 1))
+
+    monkeypatch.setattr(pyrodrop.Fit, "predict", shuffled)
     found, note = kind(Cell("MeanField", "joint"))
     assert found == "wrong"
     assert note.startswith("covariance")
@@ -97,7 +102,7 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file = tmp_path / "mine.py"
     file.write_text(
         '"""A line."""\nimport torch\nfrom pyrodrop.analysis.lab.networks import Case\n'
-        "CASE = Case(network=lambda: torch.nn.Linear(2, 1), x=lambda: torch.randn(4, 2), last='weight')\n"
+        "CASE = Case(network=lambda: torch.nn.Linear(2, 1), x=lambda: torch.randn(4, 2))\n"
     )
     assert load(file)["mine"].about == "A line."
     words = [
@@ -105,13 +110,13 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "--draws",
         "thin",
         "--pick",
-        "MeanField-joint,Point-analytic",
+        "MeanField-joint,Point-moments",
         "--json",
         str(tmp_path / "out.json"),
     ]
     assert main([*words, "--quiet"]) == 0
     shown = capsys.readouterr().out
-    assert "2 cells of 1 networks: 1 right, 0 fallback, 0 other, 1 refused, 0 wrong" in shown
+    assert "2 cells of 1 networks: 2 right, 0 fallback, 0 other, 0 refused, 0 wrong" in shown
     assert main([*words, "--quiet"]) == 0  # from the file
     file.write_text("CASE = 3\n")
     with pytest.raises(ValueError, match="CASE"):

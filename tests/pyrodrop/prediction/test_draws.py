@@ -17,11 +17,10 @@ from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.prediction.blocks import Block, blocks
-from pyrodrop.prediction.tiles import Cost
+from pyrodrop.prediction.draws import Cost, Draws, drawn
 
 pytestmark = pytest.mark.usefixtures("float64")
-BYTES = 2**28
+CPU = torch.device("cpu")
 
 
 class Odd(nn.Module):
@@ -84,7 +83,7 @@ def some(net: str, n: int) -> Tensor:
     return torch.randn(n, *NETS[net][1])
 
 
-def drawn_weights(block: Block) -> dict[str, Tensor]:
+def drawn_weights(block: Draws) -> dict[str, Tensor]:
     """The weights ``[T, ...]`` that a block's noise stands for, by the definition W = M diag(s)."""
     weights = {name: value.expand(block.num_draws, *value.shape) for name, value in block.fixed.items()}
     for name, noise in block.noise.items():
@@ -109,12 +108,12 @@ def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -
     model, posterior = make(net, guide, bias_prior=priors.Gaussian() if guide in ("mean_field", "type_a") else None)
     x, T = some(net, points), 4
     with torch.no_grad():
-        (block,) = blocks(posterior, model.weight_sites(), x, T, BYTES)
-        got = block(model.outputs, x)
+        (block,) = drawn(model, posterior, x, T, CPU)
+        got = block(x)
         weights = drawn_weights(block)
         want = torch.stack([model.outputs({n: w[t] for n, w in weights.items()}, x) for t in range(T)])
         torch.testing.assert_close(got, want)
-        torch.testing.assert_close(block(model.outputs, x, slice(1, 3)), want[1:3])
+        torch.testing.assert_close(block(x, slice(1, 3)), want[1:3])
     assert bool((got[0] != got[1]).any()) == (guide != "point")
 
 
@@ -153,39 +152,31 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     model.properties(x)  # runs the network, once for every shape of x
 
     def flops(draws: int) -> int:
-        (block,) = blocks(guide, model.weight_sites(), x, draws, BYTES)
+        (block,) = drawn(model, guide, x, draws, CPU)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            block(model.outputs, x)
+            block(x)
         return counter.get_total_flops()
 
     first = 2 * 2 * (3 * 5 if net == "mlp" else 4 * 2 * 9 * 16)  # two points, multiply and add
     alone = flops(1) - first
     assert flops(40) == first + 40 * alone
     point, _ = make(net, "hidden")
+    (block,) = drawn(point, guides.Point(point).double(), x, 40, CPU)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        (block,) = blocks(guides.Point(point).double(), point.weight_sites(), x, 40, BYTES)
-        assert block(model.outputs, x).shape == (40, 2, 2)
+        assert block(x).shape == (40, 2, 2)
     assert counter.get_total_flops() == first + alone
-
-
-def test_the_elements_of_a_tile_by_hand() -> None:
-    """t (2 n a + max_i min(n x_i, w_i)) + 2 n b, where the second weight's noise can only be on its input."""
-    counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])
-    assert counted.numbers(4, 7) == 4 * (2 * 7 * 10 + 7 * 30) + 2 * 7 * 20
-    assert Cost(before=20, behind=10, noisy=[(100, 500), (30, None)]).numbers(4, 7) == 4 * (140 + 500) + 280
-    assert Cost(before=20, behind=10).numbers(4, 7) == 4 * 140 + 280
 
 
 def tiles_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of the outputs of all tiles from now on."""
-    tiles, call = list[tuple[int, ...]](), Block.__call__
+    tiles, call = list[tuple[int, ...]](), Draws.__call__
 
-    def spied(block: Block, outputs: Any, x: Any, rows: slice = slice(None)) -> Tensor:
-        outputs_of_tile = call(block, outputs, x, rows)
+    def spied(block: Draws, x: Any, rows: slice = slice(None)) -> Tensor:
+        outputs_of_tile = call(block, x, rows)
         tiles.append(tuple(outputs_of_tile.shape))
         return outputs_of_tile
 
-    monkeypatch.setattr(Block, "__call__", spied)
+    monkeypatch.setattr(Draws, "__call__", spied)
     return tiles
 
 
@@ -193,31 +184,49 @@ def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) 
     """100 t n + 6 n of at most 1000 elements: of 6 draws at 8 points, 3 draws at 2 points at a time."""
     model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     fit = fitted(model, guides.MeanField(model, 0.3).double())
-    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
+    monkeypatch.setattr("pyrodrop.prediction.draws._TILE_BYTES", {"cpu": 8 * 1000})
     tiles = tiles_seen(monkeypatch)
     fit.predict(torch.randn(8, 3), 6)
     assert tiles == [(3, 2, 1)] * 8
 
 
+def cost(before: int = 1, after: int = 1, whole: int = 0) -> Cost:
+    cost = Cost([])
+    cost.before, cost.after, cost.whole = before, after, whole
+    return cost
+
+
+def test_the_inputs_that_noise_multiplies_are_tensors_after_it() -> None:
+    """Of a point: 3 inputs and 5 units before the noise of the second layer; its 5 inputs and 4 units after it."""
+    model, guide = make("mlp", "hidden")
+    (block,) = drawn(model, guide, some("mlp", 1), 4, CPU)
+    counted = block.cost(some("mlp", 1))
+    assert (counted.before, counted.after, counted.whole, counted.layers, counted.apart) == (5, 5, 0, True, False)
+
+
 @pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
 def test_tiles_fit_their_budget(most: int) -> None:
-    counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])
-    draws, points = counted.tile(100, 3000, most)
+    """2 t n a + 2 n b elements."""
+    draws, points = cost(20, 10).tile(100, 3000, most)
     assert 1 <= draws <= 100
     assert 1 <= points <= 3000
+
+    def numbers(draws: int, points: int) -> int:
+        return 2 * draws * points * 10 + 2 * points * 20
+
     if most == 1:
         assert (draws, points) == (1, 1)
         return
-    assert counted.numbers(draws, points) <= most
+    assert numbers(draws, points) <= most
     larger = (2 * draws - 1, points) if draws > points else (draws, 2 * points - 1)  # before the last halving, at least
-    assert (draws, points) == (100, 3000) or counted.numbers(*larger) > most
+    assert (draws, points) == (100, 3000) or numbers(*larger) > most
     assert ((draws, points) == (100, 3000)) == (most == 10**9)
 
 
 def test_a_tile_has_few_samples_of_large_weights() -> None:
     """2 t n + 2 n of at most 100 elements for 100 draws at 100 points, with weights of 30 elements and without."""
-    assert Cost().tile(100, 100, 100) == (4, 7)
-    assert Cost(whole=30).tile(100, 100, 100) == (1, 25)
+    assert cost().tile(100, 100, 100) == (4, 7)
+    assert cost(whole=30).tile(100, 100, 100) == (1, 25)
 
 
 def test_convolutions_with_drawn_kernels_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,9 +255,9 @@ def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: 
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(fit.predict(x[:4], 13, seed=5).f, whole[:, :4])
     for most in (1, 600, 4000):
-        monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
+        monkeypatch.setattr("pyrodrop.prediction.draws._TILE_BYTES", {"cpu": most})
         torch.testing.assert_close(fit.predict(x, 13, seed=5).f, whole)
-    monkeypatch.setattr("pyrodrop.prediction.predict.BLOCK_BYTES", 1)  # a block a draw
+    monkeypatch.setattr("pyrodrop.prediction.draws.BLOCK_BYTES", 1)  # a block a draw
     of_blocks = fit.predict(x, 13, seed=5).f
     assert len(torch.unique(of_blocks[:, 0, 0])) > 4
     torch.testing.assert_close(of_blocks.mean(0), fit.predict(x, 13, seed=5, keep="moments").mean)
@@ -270,18 +279,6 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_single_weights_are_dropped_for_points_alone_too() -> None:
-    """Not by a normal distribution of their mean and variance: one weight is there or not."""
-    net = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.ones_(net.weight)
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    x = torch.ones(3, 1)
-    run = pyrodrop.Fit(model, guides.DropConnect(model, 0.5), None, torch.zeros(0, 3), {})
-    f = run.predict(x, 400, joint=False).f
-    assert set(f.flatten().tolist()) == {0.0, 1.0}
-    assert abs(float(f[:, 0].mean()) - 0.5) < 0.1
 
 
 def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
