@@ -1,86 +1,86 @@
-"""Whether the bands of a fit hold: many data sets from the best predictor known, and the same fit of each of them.
+"""Whether the bands of a fit hold: it is trained again on data sets of functions that are known, and asked for these.
 
-    f_r ~ p(f | x, y),   y_r ~ p(y | f_r)          r = 1 ... R, at the training x: a parametric bootstrap
-    q_r = the same training on (x, y_r)            all at once, as `pyrodrop.fit_replicates`
-    stated coverage = mean over r and points of 1[f_r in the central interval of q_r]
+    (f_r, y_r)      functions and data sets of the best predictor (`pyrodrop.training.simulated`)      r = 1 ... R
+    q_r             the posterior after the same training on (x, y_r); all are trained at once, as `pyrodrop.fit_replicates`
+    coverage        mean over r and points of 1[f_r(x) in the central interval of q_r at x]
 
-p(f | x, y) is not the fit's own unless nothing predicts better: a fit that is too smooth draws functions that it can
-follow, and would certify itself. It is that of a Gaussian process with the kernel 1 + x x' or 1 + exp(-|x - x'|^2 / 2 D l^2)
-and the noise that predict each row best from the others (Rasmussen & Williams 2006, http://gaussianprocess.org/gpml, eq. 5.12;
-of class labels the Laplace evidence, section 3.5), or of the fit, whose rows are left out by importance:
-p(y_n | others) = 1 / mean_s 1 / p(y_n | f_s).
+This is a parametric bootstrap of the whole procedure. In each of three regions, the factor c for which
 
-Regions: v(x) is the variance of a Gaussian process at x given the training x. Inside: v is at most that at nine tenths of the
-training rows; edge: at most the largest there; beyond: larger. In each, the factor c for which
+    m + c (f_s - m),   m = mean_s f_s,   f_s ~ q_r
 
-    m + c (f_s - m),   m = mean_s f_s
+has bands with the nominal coverage is a quantile of |f_r - m| / |end of the band - m| over r and points. Bands of labels are
+those of ln p_c - ln(1 - p_c). The region of x follows from v(x), the variance of a process of x given the training rows:
+inside, at most that of nine tenths of these; edge, at most that of all of them; beyond, larger.
 
-has bands that hold f_r with the nominal probability, is the quantile of |f_r - m| / |end of the band - m|.
+It assumes that the noise is that of the likelihood, and that functions are like those of the best predictor: it cannot see
+what neither the process nor the fit can follow. Beyond the data it knows what a process knows.
 
 References:
-    Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapter 6.5 (parametric) and 18 (calibrated intervals).
-    Beran (1987), Prepivoting to reduce level error of confidence sets, https://doi.org/10.1093/biomet/74.3.457.
+    Efron & Tibshirani (1993), An Introduction to the Bootstrap, sections 6.5 (parametric) and 18.3 (calibration).
+    Beran (1987), Prepivoting to Reduce Level Error of Confidence Sets, https://doi.org/10.1093/biomet/74.3.457.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import shown
+from pyrodrop.cards import Card, carded
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
-from pyrodrop.priors.labels import laplace
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.settings import TrainingOptions
+from pyrodrop.training.simulated import Kernel, best_predictor
 from pyrodrop.training.worth import collected
 
 REGIONS = ("inside", "edge", "beyond")
-_ROWS, _FEWEST, _POINTS, _DRAWS = 500, 20, 200, 200
-_LENGTHS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
-_RATIOS = torch.logspace(-5, 2, 22, dtype=torch.float64)
-_SIZES = (0.5, 1.0, 2.0, 4.0, 8.0)  # standard deviations of logits
-_JITTER, _NEAR = 1e-8, 0.01
+_ROWS, _POINTS, _DRAWS = 500, 200, 200  # rows that place others; training rows, and draws, that are asked
+_AWAY = (1.1, 1.25, 1.5)  # multiples of the distance from the middle, at which rows beyond the data are
+_INSIDE, _NEAR = 0.9, 0.01  # share of training rows; ratio of noise, so that a row is no hole in v
+SHARED = [*TrainingOptions.__annotations__]
+_CENTRE = 0.5  # share of the error that is the same in all refits, above which the centre of the bands is wrong
 
 
 class Regions:
-    """Which region a row is in, by the variance of a process given rows of the training data.
+    """Where rows are among the training rows.
 
     Args:
         x: training rows ``[N, D]``.
-        length: l of its kernel, in units of the standard deviation of a column times sqrt(D).
+        length: length scale of the process, of standardised columns and divided by sqrt(D).
     """
 
     def __init__(self, x: Tensor, length: float) -> None:
-        x = x.detach().cpu().double()
-        self.middle, self.scale = x.mean(0), x.std(0, correction=0).clamp(min=1e-12) * math.sqrt(x.shape[1])
-        self.length, few = length, torch.linspace(0, len(x) - 1, min(len(x), _ROWS)).long()
-        self.rows = self._units(x[few])
-        kernel = self.kernel(self.rows, self.rows)
-        self.factor = torch.linalg.cholesky(kernel + _NEAR * torch.eye(len(kernel)).double())
-        there = self.variance(x)
-        self.limits = torch.stack([there.quantile(0.9), there.max()])
-
-    def _units(self, x: Tensor) -> Tensor:
-        return (x - self.middle) / self.scale
-
-    def kernel(self, first: Tensor, second: Tensor) -> Tensor:
-        return torch.exp(-torch.cdist(first, second).square() / (2 * self.length**2))
+        self.kernel = Kernel(x, length)
+        self.rows = x.detach().cpu().double()[torch.linspace(0, len(x) - 1, min(len(x), _ROWS)).long()]
+        self.limits = torch.stack([(there := self.variance(x)).quantile(_INSIDE), there.max()])
 
     def variance(self, x: Tensor) -> Tensor:
         """v(x) of rows ``[N, D]``."""
-        across = self.kernel(self.rows, self._units(x.detach().cpu().double()))
-        return 1 - torch.linalg.solve_triangular(self.factor, across, upper=False).square().sum(0)
+        inner = self.kernel(self.rows, self.rows)
+        factor = torch.linalg.cholesky(inner + _NEAR * torch.eye(len(inner)).to(inner))
+        across = torch.linalg.solve_triangular(factor, self.kernel(self.rows, x), upper=False)
+        return 2 - across.square().sum(0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The number of the region of every row, ``[N]``."""
-        return (self.variance(x)[:, None] > self.limits * (1 + 1e-9)).sum(1)
+        """The index in `REGIONS` of every row, ``[N]``."""
+        return (self.variance(x)[:, None] > self.limits + 1e-9).sum(1)
+
+    def beyond(self, x: Tensor) -> Tensor:
+        """Rows beyond the data: training rows at the edge, moved away from the middle."""
+        middle, edge = x.mean(0), x[(self(x) > 0).to(x.device)]
+        away = torch.cat([middle + by * (edge - middle) for by in _AWAY])
+        away = away[(self(away) == 2).to(x.device)]
+        return away[torch.linspace(0, len(away) - 1, min(len(away), _POINTS // 2)).long()] if len(away) else away
 
 
 @dataclass(frozen=True)
@@ -88,132 +88,145 @@ class Held:
     """What was found in a region.
 
     Attributes:
-        coverage: share of points and data sets at which the band of f holds the f that made the data.
-        error: standard error of it, from the differences between data sets.
-        factor: by which draws are moved from their mean in ``predict(..., certified=True)``.
-        of_y: the same share of intervals of new y, at training x; None for class labels and beyond the data.
+        coverage: share of data sets and points at which the band holds f.
+        error: standard error of `coverage`, by the differences between data sets.
+        of_y: the same share of intervals of new y; None beyond the data, and of class labels.
+        factor: by which draws are moved away from their mean in ``predict(..., certified=True)``.
+        centre: share of the mean squared error of the mean that is the same in all refits: above a half, the bands are not
+            too narrow but in the wrong place.
     """
 
     coverage: float
     error: float
-    factor: float
     of_y: float | None
+    factor: float
+    centre: float
 
 
+@carded
 @dataclass(frozen=True, repr=False)
 class Certificate:
     """Whether the bands of a fit hold, as `Fit.certify` found. Printing it shows a table.
 
     Attributes:
         level: nominal probability of the bands.
-        refits: number of data sets.
-        by: what drew the functions: ``"Gaussian process"`` or ``"fit"``.
-        held: what was found, by the name of the region.
-        regions: which region a row is in; None if x is no table of real numbers: then all rows are inside.
+        refits: number of data sets whose fit did not fail.
+        by: what drew the functions, ``"Gaussian process"`` or ``"fit"``.
+        held: what was found in each of the `regions`, by name: inside, edge and beyond.
+        columns: D, the number of columns of f.
+        regions: None if x is no table of real numbers; then all rows are inside.
     """
 
     level: float
     refits: int
     by: str
-    held: dict[str, Held]
+    held: Mapping[str, Held]
+    columns: int
     regions: Regions | None
 
-    def widened(self, f: Tensor, x: Any) -> Tensor:
-        """Draws ``[S, N, ...]``, moved from their mean by the factor of the region of each row of x."""
-        factors = torch.tensor([self.held[name].factor if name in self.held else 1.0 for name in REGIONS])
-        at = torch.zeros(f.shape[1], dtype=torch.long) if self.regions is None else self.regions(x)
-        by_row = factors.to(f)[at.to(f.device)].reshape(-1, *(1,) * (f.dim() - 2))
-        mean = f.mean(0)
-        return mean + by_row * (f - mean)
-
-    def __repr__(self) -> str:
-        lines = [f"Bands of {self.level:.0%} in {self.refits} refits, to functions of the {self.by}"]
+    def card(self) -> Card:
+        """The summary that is printed."""
+        facts = {"functions": f"drawn by the {self.by}, the best predictor of the training data"}
         for name, held in self.held.items():
-            y = "" if held.of_y is None else f", y in {held.of_y:.0%} of its intervals"
-            lines.append(
-                f"  {name:7} f in {held.coverage:.0%} of its bands (s.e. {held.error:.0%}){y}; factor {held.factor:.2g}"
+            y = "" if held.of_y is None else f", intervals of y {held.of_y:.0%}"
+            facts[name] = f"bands hold f at {held.coverage:.0%} (s.e. {held.error:.1%}){y}; factor {held.factor:.2g}"
+        return Card(f"Bands of {self.level:.0%} in {self.refits} refits", facts | {"finding": self.finding})
+
+    @property
+    def finding(self) -> str:
+        """What it means, in one sentence."""
+        held = self.held["inside"]
+        off = held.coverage - self.level
+        if abs(off) <= max(0.05, 2 * held.error):
+            return "the bands can be trusted inside the data"
+        if off > 0:
+            return "the bands are wider than they need to be"
+        if held.centre > _CENTRE:
+            return (
+                "the bands are in the wrong place: the fit misses the same part of the functions each time, as one that is "
+                "too smooth does: take a lower drop rate, other priors (priors.from_gp), or guides.ExactLastLayer"
             )
-        return "\n".join(lines)
+        return "the bands are too narrow: predict(..., certified=True) widens them"
+
+    def widened(self, outputs: Tensor, x: Any) -> Tensor:
+        """Draws of outputs ``[S, N, ...]`` at x, moved away from their mean by the factor of each row's region."""
+        factors = torch.tensor([self.held[name].factor if name in self.held else 1.0 for name in REGIONS])
+        place = torch.zeros(outputs.shape[1]).long() if self.regions is None else self.regions(x)
+        by_row = factors[place].to(outputs).reshape(-1, *(1,) * (outputs.dim() - 2))
+        f = outputs[..., : self.columns]
+        mean = f.mean(0)
+        return torch.cat([mean + by_row * (f - mean), outputs[..., self.columns :]], -1)
 
 
-class _Functions:
-    """Functions and data sets that the fit is asked to find again: f ``[R, P, D]`` and y ``[R, N, ...]``.
+def of_members(posterior: Any, members: list[Any], refits: int, level: float, seed: int) -> Certificate:
+    """The certificate of a fit, or of equally weighted replicates.
 
-    Attributes:
-        by: what drew them.
-        length: length scale of the process, for the regions.
+    Args:
+        posterior: what predicts.
+        members: its fits, which are trained again.
+        refits, level, seed: as of `Fit.certify`.
+
+    Raises:
+        TypeError, ValueError: as `Fit.certify`.
     """
-
-    by: str
-    length: float
-
-    def __init__(self, fit: Any, data: Dataset, points: Any, count: int, seed: int) -> None:
-        raise NotImplementedError
-
-
-def certificate(fit: Any, refits: int, level: float, seed: int) -> Certificate:
-    data = fit.data
-    x = data.x
+    first = members[0]
+    if not isinstance(first.model, NetworkModel):
+        raise TypeError(f"certify needs a network with bands of f; got a fit of {shown(first.model)}")
+    data = rows_of(first, "certify")
+    if data is None or first.options is None:
+        raise ValueError(
+            "certify trains again: it needs the training data and settings, which a loaded fit does not have"
+        )
+    x, likelihood = data.x, first.model.likelihood
     table = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
     rows = torch.linspace(0, len(data) - 1, min(len(data), _POINTS)).long()
-    with seeded(seed, torch.device("cpu")):
-        process = _process(fit, data) if table and len(data) >= _FEWEST else None
-        length = 0.5 if process is None else process.length
-        regions = Regions(x, length) if table else None
-        points = data.rows(rows).x
+    points = data.rows(rows).x
+    with seeded(seed, posterior.device):
+        predictor = best_predictor(posterior, likelihood, data, seed)
+        regions = Regions(x, predictor.length) if table else None
         if regions is not None:
-            points = torch.cat([points, _beyond(x, regions)])
-        if process is not None and process.density < left_out_density(fit, data, seed):
-            process = None
-        if process is None:
-            by, (f, y, fresh) = "fit", _of_fit(fit, data, points, rows, refits, seed)
-        else:
-            by, (f, y, fresh) = "Gaussian process", process.draw(x, points, rows, refits)
-    return _held(fit, data, f, y, fresh, points, regions, by, level, seed)
-
-
-def _held(fit, data, f, y, fresh, points, regions, by, level, seed) -> Certificate:
+            points = torch.cat([points, regions.beyond(x)])
+        f, y, again = predictor.simulated(data, points, refits)
     place = torch.zeros(f.shape[1]).long() if regions is None else regions(points)
-    fits = refitted(fit, [data.with_values(y=each) for each in y], seed)
-    inside, needed, of_y, numbers = [], [], [], []
-    for r, one in enumerate(fits):
-        if r in fits.failed:
-            continue
+    of_labels = isinstance(likelihood, Categorical)
+    found = []
+    for r, one in _refitted(members, [data.with_values(y=each) for each in y], seed):
         predicted = one.predict(points, _DRAWS, seed=seed + r)
-        a, b = _held_by(predicted, f[r], level, isinstance(fit.model.likelihood, Categorical))
-        inside.append(a), needed.append(b)
-        if fresh is not None:
-            n = fresh.shape[1]
-            seen = one.predict(points[:n], _DRAWS, seed=seed + r)
-            lo, hi = seen.interval(level)
-            new = fresh[r].reshape(lo.shape)
-            of_y.append((new >= lo) & (new <= hi))
-    inside, needed = torch.stack(inside), torch.stack(needed)
-    held = {}
-    for number, name in enumerate(REGIONS):
-        at = place == number
-        if not at.any():
-            continue
-        each = inside[:, at].double().flatten(1).mean(1)
-        oy = None
-        if of_y and number < 2:
-            oy = float(torch.stack(of_y)[:, at[: of_y[0].shape[0]]].double().mean())
-        held[name] = Held(
-            float(each.mean()), float(each.std() / math.sqrt(len(each))), float(needed[:, at].flatten().quantile(level)), oy
+        bands = _bands(predicted.f.double(), f[r].double(), level, of_labels)
+        found.append((*bands, None if of_labels else _of_y(predicted, again[r, rows], level)))
+    each = [None if values[0] is None else torch.stack(values) for values in zip(*found, strict=True)]
+    numbers = [number for number in range(len(REGIONS)) if bool((place == number).any())]
+    held = {REGIONS[number]: _held(place == number, number, level, *each) for number in numbers}
+    return Certificate(level, len(found), predictor.by, held, f.shape[-1], regions)
+
+
+def _refitted(members: list[Any], sets: list[Dataset], seed: int) -> Iterator[tuple[int, Any]]:
+    """Number and posterior of every data set of which no fit failed."""
+    settings = members[0].options
+    options = {name: getattr(settings, name) for name in SHARED} | {"seed": seed + 1}
+    if options["engine"] == "pyro":
+        options["engine"] = "traced"
+    models, guides, data = (
+        [*each] for each in zip(*((m.model, m.guide, d) for d in sets for m in members), strict=True)
+    )
+    with collected():
+        fits = fit_replicates(
+            models, guides, data, count=len(data), steps=len(members[0].history), starts="new", **options
         )
-    return Certificate(level, len(inside), by, held, regions)
+    for r in range(len(sets)):
+        mine = range(r * len(members), (r + 1) * len(members))
+        if not fits.failed.keys() & set(mine):
+            yield r, Replicates([fits[number] for number in mine])
 
 
-def _held_by(predicted: Any, truth: Tensor, level: float, labels: bool) -> tuple[Tensor, Tensor]:
-    draws = predicted.f.double()
-    truth = truth.double()
-    if labels:
+def _bands(draws: Tensor, truth: Tensor, level: float, of_labels: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether bands of draws ``[S, P, D]`` hold the truth, the factor that it takes, and the error of the mean."""
+    if of_labels:
         draws, truth = _log_odds(draws), _log_odds(truth)
-    q = torch.tensor([(1 - level) / 2, (1 + level) / 2]).double()
-    low, high = torch.quantile(draws, q, dim=0)
-    mean = draws.mean(0)
-    reach = torch.where(truth > mean, high - mean, mean - low)
-    return (truth >= low) & (truth <= high), (truth - mean).abs() / reach.clamp(min=1e-300)
+    low, high = torch.quantile(draws, torch.tensor([(1 - level) / 2, (1 + level) / 2]).to(draws), dim=0)
+    error = truth - draws.mean(0)
+    reach = torch.where(error > 0, high - draws.mean(0), draws.mean(0) - low).clamp(min=1e-300)
+    return (truth >= low) & (truth <= high), error.abs() / reach, error
 
 
 def _log_odds(logits: Tensor) -> Tensor:
@@ -222,107 +235,22 @@ def _log_odds(logits: Tensor) -> Tensor:
     return log_p - torch.log1p(-log_p.exp().clamp(max=1 - 1e-12))
 
 
-def refitted(fit: Any, sets: Sequence[Dataset], seed: int) -> Any:
-    settings = fit.trained
-    options = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    options |= {"seed": seed + 1, "starts": "new", "engine": "auto" if settings.engine == "pyro" else settings.engine}
-    with collected():
-        return fit_replicates(fit.model, fit.guide, list(sets), count=len(sets), **options)
+def _of_y(predicted: Any, y: Tensor, level: float) -> Tensor:
+    """Whether intervals at the first points hold y ``[n, ...]``."""
+    low, high = (end[: len(y)] for end in predicted.interval(level))
+    return (y.reshape(low.shape) >= low) & (y.reshape(low.shape) <= high)
 
 
-def _beyond(x: Tensor, regions: Regions) -> Tensor:
-    """Rows beyond the data ``[B, D]``: those of the edge, moved away from the middle of all rows."""
-    x = x.detach()
-    middle = x.mean(0)
-    edge = x[regions(x) >= 1]
-    away = torch.cat([middle + by * (edge - middle) for by in (1.1, 1.25, 1.5)])
-    away = away[regions(away) == 2]
-    return away[torch.linspace(0, len(away) - 1, min(len(away), _POINTS // 2)).long()] if len(away) else away
-
-
-def left_out_density(fit: Any, data: Dataset, seed: int) -> float:
-    rows = data.rows(torch.linspace(0, len(data) - 1, min(len(data), _ROWS)).long())
-    exact = getattr(fit.guide, "left_out", None)
-    predicted = fit.predict(rows.x, _DRAWS, seed=seed)
-    y = predicted._aligned(rows.y)
-    each = predicted.distribution.log_prob(y).double()  # [S, N]
-    return float((math.log(len(each)) - torch.logsumexp(-each, 0)).mean())
-
-
-def _of_fit(fit, data, points, rows, count, seed):
-    every = fit.predict(data.x, count, seed=seed)
-    at = fit.predict(points, count, seed=seed)
-    y = every.distribution.sample().to(data.y.dtype).reshape(count, *data.y.shape)
-    fresh = None if isinstance(fit.model.likelihood, Categorical) else every.distribution.sample()[:, rows]
-    return at.f, y, fresh
-
-
-def _process(fit, data):
-    from pyrodrop.likelihoods import Gaussian, HeteroscedasticGaussian, StudentT
-
-    if isinstance(fit.model.likelihood, Gaussian | HeteroscedasticGaussian | StudentT):
-        return RealProcess(data)
-    if isinstance(fit.model.likelihood, Categorical) and data.y.dim() == 1:
-        return LabelProcess(data, fit)
-    return None
-
-
-class _Kernel:
-    """1 + x x' (length None) or 1 + exp(-|x - x'|^2 / 2 l^2), in units of Regions."""
-
-    def __init__(self, x: Tensor, length: float | None) -> None:
-        x = x.detach().cpu().double()
-        self.middle, self.scale = x.mean(0), x.std(0, correction=0).clamp(min=1e-12) * math.sqrt(x.shape[1])
-        self.length = length
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        a, b = ((each.detach().cpu().double() - self.middle) / self.scale for each in (a, b))
-        if self.length is None:
-            return 1 + a @ b.T
-        return 1 + torch.exp(-torch.cdist(a, b).square() / (2 * self.length**2))
-
-
-def _sampled(mean, cov, count):
-    w, u = torch.linalg.eigh(cov)
-    return mean + torch.einsum("ij,rj...->ri...", u * w.clamp(min=0).sqrt(), torch.randn(count, *mean.shape, dtype=mean.dtype))
-
-
-class RealProcess:
-    def __init__(self, data):
-        x, y = data.x.detach().cpu().double(), data.y.detach().cpu().double().reshape(len(data), -1)
-        few = torch.linspace(0, len(x) - 1, min(len(x), _ROWS)).long()
-        self.rows, y = x[few], y[few]
-        self.loc, self.unit = y.mean(0), y.std(0, correction=0).clamp(min=1e-300)
-        t = (y - self.loc) / self.unit
-        self.density = -math.inf
-        for length in (None, *_LENGTHS):
-            kernel = _Kernel(x, length)
-            k = kernel(self.rows, self.rows)
-            w, u = torch.linalg.eigh(k)
-            w = w.clamp(min=0)
-            for r in _RATIOS.tolist():
-                inverse = (u / (w + r)) @ u.T
-                solved, diagonal = inverse @ t, inverse.diagonal()[:, None]
-                off = solved / diagonal
-                s = (off.square() * diagonal).mean(0).clamp(min=1e-20)
-                density = float((torch.distributions.Normal(0, (s / diagonal).sqrt()).log_prob(off) - self.unit.log()).sum(1).mean())
-                if density > self.density:
-                    self.density, self.kernel, self.k, self.r, self.s, self.solved, self.inverse = density, kernel, k, r, s, solved, inverse
-        self.length = self.kernel.length or 1.0
-
-    def draw(self, x, points, rows, count):
-        at = torch.cat([self.rows, points[len(rows):].cpu().double()])
-        across, prior = self.kernel(at, self.rows), self.kernel(at, at)
-        mean = across @ self.solved
-        cov = prior - across @ self.inverse @ across.T
-        drawn = _sampled(mean / self.s.sqrt(), cov, count) * self.s.sqrt()
-        # elsewhere: the function through these values
-        w, u = torch.linalg.eigh(prior + 1e-6 * torch.eye(len(at)).double())
-        weights = torch.einsum("ij,rjd->rid", (u / w) @ u.T, drawn)
-        def values(z):
-            return self.loc + self.unit * torch.einsum("ij,rjd->rid", self.kernel(z, at), weights)
-        f = values(x)
-        sd = self.unit * (self.s * self.r).sqrt()
-        y, fresh = (f + sd * torch.randn_like(f) for _ in range(2))
-        print('process', self.kernel.length, self.r, 'sd', sd, 'dens', self.density)
-        return values(points), y.to(x.dtype), fresh[:, rows]
+def _held(
+    here: Tensor, number: int, level: float, inside: Tensor, reach: Tensor, error: Tensor, of_y: Tensor | None
+) -> Held:
+    """What was found at the points `here` of a region."""
+    by_set = inside[:, here].double().flatten(1).mean(1)
+    off = error[:, here]
+    return Held(
+        coverage=float(by_set.mean()),
+        error=float(by_set.std() / math.sqrt(len(by_set))),
+        of_y=float(of_y[:, here[: of_y.shape[1]]].double().mean()) if of_y is not None and number < 2 else None,
+        factor=float(reach[:, here].flatten().quantile(level)),
+        centre=float(off.mean(0).square().mean() / off.square().mean()),
+    )

@@ -17,8 +17,7 @@ A fit that is too smooth predicts worse than such a process, and is not asked wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -38,19 +37,26 @@ USUAL = 0.5  # length scale where no process is fitted
 
 
 class Simulated(NamedTuple):
-    """R functions at some points, and data sets at the training rows.
+    """R functions at some points, and two data sets of each at the training rows.
 
     Attributes:
-        by: ``"Gaussian process"`` or ``"fit"``.
         f: ``[R, P, D]`` in the units of `Prediction.f`.
-        y: ``[R, N, ...]``, as y of the data.
-        length: l of the kernel.
+        y, again: ``[R, N, ...]``, as y of the data; they differ by their noise.
     """
 
-    by: str
     f: Tensor
     y: Tensor
+    again: Tensor
+
+
+class Predictor(Protocol):
+    """What functions are drawn from: `by`, its name, and `length`, the length scale of its kernel."""
+
+    by: str
     length: float
+
+    def simulated(self, data: Dataset, points: Tensor, count: int) -> Simulated:
+        """`count` functions at the training rows and at points."""
 
 
 class Kernel:
@@ -68,26 +74,34 @@ class Kernel:
         return 1 + torch.exp(-torch.cdist(a, b).square() / (2 * self.length**2))
 
 
-def simulated(posterior: Any, likelihood: Any, data: Dataset, points: Tensor, count: int, seed: int) -> Simulated:
-    """Functions and data sets of the best predictor.
+def best_predictor(posterior: Any, likelihood: Any, data: Dataset, seed: int) -> Predictor:
+    """The process, if it predicts rows of y better than the fit does, each from the others; otherwise the fit.
 
     Args:
         posterior: the fit, whose ``predict`` is called.
         likelihood: of its model.
         data: the training data.
-        points: rows ``[P, ...]`` at which functions are wanted.
-        count: R.
-        seed: of the functions of the fit; the process draws from torch's generator.
+        seed: of draws of the fit.
     """
     process = _process(likelihood, data)
     if process is not None and process.density > _of_rows_left_out(posterior, data, seed):
-        functions = process.functions(points, count)
-        y = process.observed(functions(data.x)).reshape(count, *data.y.shape).to(data.y)
-        return Simulated("Gaussian process", functions(points), y, process.length)
-    drawn = posterior.predict(data.x, count, seed=seed).distribution.sample()
-    y = drawn.expand(count, *drawn.shape[1:]).reshape(count, *data.y.shape).to(data.y)
-    f = posterior.predict(points, count, seed=seed).f
-    return Simulated("fit", f, y, USUAL if process is None else process.length)
+        return process
+    return _OfFit(posterior, seed, USUAL if process is None else process.length)
+
+
+class _OfFit:
+    """The fit itself."""
+
+    by = "fit"
+
+    def __init__(self, posterior: Any, seed: int, length: float) -> None:
+        self.posterior, self.seed, self.length = posterior, seed, length
+
+    def simulated(self, data: Dataset, points: Tensor, count: int) -> Simulated:
+        """Draws of the fit at both are the same functions, since their seed is."""
+        at_rows, f = (self.posterior.predict(x, count, seed=self.seed) for x in (data.x, points))
+        y, again = (at_rows.distribution.expand((len(f.f), len(data))).sample() for _ in range(2))
+        return Simulated(f.f, *(each.reshape(-1, *data.y.shape).to(data.y) for each in (y, again)))
 
 
 def _process(likelihood: Any, data: Dataset) -> _Process | None:
@@ -107,7 +121,7 @@ def _of_rows_left_out(posterior: Any, data: Dataset, seed: int) -> float:
     """The mean log density of rows of y, each left out by importance."""
     rows = data.rows(_evenly(len(data), _ROWS))
     predicted = posterior.predict(rows.x, _DRAWS, seed=seed)
-    y = rows.y if isinstance(predicted.distribution, Categorical) else rows.y.reshape(predicted.distribution.batch_shape[1:] + predicted.distribution.event_shape)
+    y = rows.y.reshape(predicted.distribution.batch_shape[1:] + predicted.distribution.event_shape)
     return _left_out(predicted.distribution.log_prob(y).double())
 
 
@@ -128,6 +142,7 @@ class _Process:
         length: l of its kernel; 1 if that is linear.
     """
 
+    by = "Gaussian process"
     density = -math.inf
     kernel: Kernel
     length: float
@@ -137,13 +152,18 @@ class _Process:
         self.rows, self.y = x[few], y[few].detach().cpu()
         self.kernels = [Kernel(x, length) for length in (None, *_LENGTHS)]
 
-    def functions(self, points: Tensor, count: int) -> Callable[[Tensor], Tensor]:
-        """Functions that are drawn at the rows and at points, ``[n, D]`` to ``[count, n, ...]``, and smooth between these."""
+    def simulated(self, data: Dataset, points: Tensor, count: int) -> Simulated:
+        """Functions are drawn at the rows of the process and at points, and between these the smoothest are taken."""
         at = torch.cat([self.rows, points.to(self.rows)])
         prior = self.kernel(at, at)
         w, u = torch.linalg.eigh(prior + _JITTER * torch.eye(len(at)).to(prior))
         weights = (u / w) @ (u.T @ self.drawn(at, prior, count))
-        return lambda x: self.kernel(x, at) @ weights
+        f, at_rows = (self.in_units(self.kernel(x, at) @ weights) for x in (points, data.x))
+        return Simulated(f, *(self.observed(at_rows).reshape(count, *data.y.shape).to(data.y) for _ in range(2)))
+
+    def in_units(self, f: Tensor) -> Tensor:
+        """Functions in the units of `Prediction.f`."""
+        return f
 
     def drawn(self, at: Tensor, prior: Tensor, count: int) -> Tensor:
         """Values of functions at rows `at`, ``[count, V, ...]``; `prior` is K of these."""
@@ -180,9 +200,8 @@ class _OfNumbers(_Process):
         root = _root(prior - across @ self.inverse @ across.T)
         return across @ self.dual + root @ torch.randn(count, len(at), len(self.size)).double() * self.size
 
-    def functions(self, points: Tensor, count: int) -> Callable[[Tensor], Tensor]:
-        standardised = super().functions(points, count)
-        return lambda x: self.loc + self.unit * standardised(x)
+    def in_units(self, f: Tensor) -> Tensor:
+        return self.loc + self.unit * f
 
     def observed(self, f: Tensor) -> Tensor:
         return f + self.unit * self.noise * torch.randn_like(f)
@@ -196,9 +215,12 @@ class _OfLabels(_Process):
         best, self.classes = -math.inf, classes
         for kernel in self.kernels:
             for size in _SIZES:
-                mode = laplace(size**2 * kernel(self.rows, self.rows) + _JITTER * torch.eye(len(self.y)), self.y, classes)
+                mode = laplace(
+                    size**2 * kernel(self.rows, self.rows) + _JITTER * torch.eye(len(self.y)), self.y, classes
+                )
                 if mode.evidence > best:
-                    best, self.kernel, self.length, self.mode, self.size = mode.evidence, kernel, kernel.length or 1.0, mode, size
+                    best, self.kernel, self.length = float(mode.evidence), kernel, kernel.length or 1.0
+                    self.mode, self.size = mode, size
         logits = self.drawn(self.rows, self.kernel(self.rows, self.rows), _DRAWS)
         self.density = _left_out(logits.log_softmax(-1).gather(-1, self.y.expand(_DRAWS, -1)[..., None])[..., 0])
 
