@@ -75,7 +75,13 @@ class Posterior(ABC):
 
     @overload
     def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["draws"] = ...
+        self,
+        x: Inputs,
+        num_samples: int = ...,
+        *,
+        seed: int = ...,
+        keep: Literal["draws"] = ...,
+        certified: bool = ...,
     ) -> Prediction: ...
     @overload
     def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
@@ -94,6 +100,7 @@ class Posterior(ABC):
         *,
         seed: int = 0,
         keep: Keep = "draws",
+        certified: bool = False,
         sites: Sequence[str] | None = None,
     ) -> Any:
         """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
@@ -113,6 +120,7 @@ class Posterior(ABC):
                 ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
                 argument; y is then None. None for the training data.
             num_samples, seed, keep: as of `pyrodrop.predict`; `keep` is for single fits of networks.
+            certified: whether bands are widened, or narrowed, by the factors that `certify` found; with ``keep="draws"``.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
@@ -121,6 +129,12 @@ class Posterior(ABC):
             ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
                 in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
         """
+        found = getattr(self, "certificate", None) if certified else None
+        if certified and (found is None or keep != "draws" or not isinstance(self.model, NetworkModel)):
+            raise ValueError(
+                "certified must be False before certify() has found the factors of the bands, and with keep='moments'; got "
+                f"{shown(certified)}"
+            )
         each: list[Any] = []
         for member, count, its_seed in self._members(num_samples, seed, "num_samples"):
             network = isinstance(member.model, NetworkModel)
@@ -136,6 +150,7 @@ class Posterior(ABC):
             with member.as_trained():
                 if network:
                     place: dict[str, Any] = {"seed": its_seed, "device": member.device, "keep": keep}
+                    place |= {} if found is None else {"widened": found.widened}
                     each.append(draw_functions(member.model, member._drawing(count), x, count, **place))
                 else:
                     each.append(member._draws_of_sites(x, count, its_seed, sites))

@@ -108,11 +108,13 @@ def draw_functions(
     seed: Seed,
     device: torch.device,
     keep: Keep = "draws",
+    widened: Callable[[Tensor, Inputs], Tensor] | None = None,
 ) -> Prediction | Moments:
     """`predict` for a model of `pyrodrop.models` and any guide that samples its weights. Other arguments are as there.
 
     Args:
         device: the device that the model is on; the result is on the device of x.
+        widened: a function from draws of the outputs ``[S, N, ...]`` and x to the draws to be used.
 
     Raises:
         TypeError: the model is not one of `pyrodrop.models`.
@@ -130,6 +132,7 @@ def draw_functions(
         if keep == "moments":
             return _moments(model, x, tiles)
         outputs = _outputs(model, x, tiles, num_samples)
+        outputs = outputs if widened is None else widened(outputs, x)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
         distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, missing=likelihood.missing)

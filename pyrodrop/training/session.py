@@ -154,7 +154,7 @@ class Session:
     def fit_of(self, problem: Problem, history: Tensor, about: dict[str, Any], kept: Kept | None) -> Fit:
         """The fit of a problem of this session."""
         place, objective = self.settings.place, self.settings.objective
-        return Fit(problem.model, problem.guide, problem.data, history, about, place, objective, kept)
+        return Fit(problem.model, problem.guide, problem.data, history, about, place, objective, kept, self.settings)
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
