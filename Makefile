@@ -27,7 +27,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyrodrop needs Python 3.11 or newer; set PYTHON=")'
 	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	@echo "installing PyTorch and about 200 packages into $(VENV), once; it takes minutes:"
+	@echo "installing PyTorch and more than a hundred packages into $(VENV), once; it takes minutes:"
 	@$(BIN)/python .ci/installing.py --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
