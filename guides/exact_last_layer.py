@@ -1,4 +1,5 @@
-"""The exact posterior of the last layer given the layers below, for which any other guide can be used."""
+"""The exact posterior of the last layer given the layers below, for which any other guide can be used; of class labels
+Laplace's approximation of it."""
 
 from __future__ import annotations
 
@@ -14,15 +15,18 @@ from torch import Tensor, nn
 
 from pyrodrop.checks import HasWeights, count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
+from pyrodrop.distributions.observed import missing_entries
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
+from pyrodrop.guides.laplace import TURN, LabelRows
 from pyrodrop.guides.mean_field import MeanField
-from pyrodrop.likelihoods import Gaussian, Missing
+from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Missing
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.parts import Part
+from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.reparam.lazy import LazyWeight
 
 
@@ -42,8 +46,14 @@ class ExactLastLayer(Part, LocalModule):
 
     without noise from the last layer. It is maximised over the layers below, biases without a prior, and tau if that is
     learned (the evidence approximation; Bishop, section 3.5). With a point estimate of the layers below, it can overfit:
-    Ober & Rasmussen. If the noise is not Gaussian, the posterior has no closed form; for classes, Harrison, Willes & Snoek
-    (2024), Variational Bayesian Last Layers, arXiv:2404.11599, use a variational one.
+    Ober & Rasmussen.
+
+    Class labels have no closed form. Given W, their last layer has Laplace's approximation, the normal distribution of all
+    its weights at the mode of p(w, b | y, W) with the curvature there (`pyrodrop.guides.laplace`), by Newton's method from
+    logits that the guide stores. It is a q(w, b | W) as any other, so the ELBO, with a draw of w and b, is a lower bound of
+    the log evidence; it is not that of the best normal distribution. The matrix of D outputs has (D H)^2 entries; of two
+    classes two blocks of H^2, of a Bernoulli D. Harrison, Willes & Snoek (2024), Variational Bayesian Last Layers,
+    arXiv:2404.11599, learn the normal distribution of classes instead.
 
     It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
     step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
@@ -55,12 +65,13 @@ class ExactLastLayer(Part, LocalModule):
     References:
         Bishop (2006), Pattern Recognition and Machine Learning, section 3.5.
         Ober & Rasmussen (2019), Benchmarking the Neural Linear Model for Regression, https://arxiv.org/abs/1912.08416.
+        Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, section 3.5: Laplace's approximation of classes.
 
     Args:
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
             layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
-            none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, or
-            `likelihoods.Missing` of it; it may learn its precision.
+            none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, which may
+            learn its precision, `likelihoods.Categorical` or `likelihoods.Bernoulli`, or `likelihoods.Missing` of one.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
@@ -95,7 +106,8 @@ class ExactLastLayer(Part, LocalModule):
         if not isinstance(below, Guide):
             raise TypeError(f"features must return a Guide, such as guides.Point does; got {type(below).__name__}")
         self.features: Guide = below
-        self.rows: _Rows = _Rows()
+        self.of_labels: bool = not isinstance(_of_elements(model.likelihood), Gaussian)  # type: ignore[attr-defined]
+        self.rows: _Rows = _Rows(("x", "y", "start") if self.of_labels else ("x", "y", "seen"))
         self.__dict__["model"] = model  # not a submodule, whose parameters would be those of the guide
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
@@ -111,7 +123,7 @@ class ExactLastLayer(Part, LocalModule):
 
         Args:
             x: ``[N, ...]``, in the units of the data.
-            y: ``[N, D]``, or ``[N]`` for one output.
+            y: ``[N, D]``, or ``[N]`` for one output or class labels.
 
         Raises:
             TypeError: x is not one tensor.
@@ -126,10 +138,16 @@ class ExactLastLayer(Part, LocalModule):
             )
         device = model.weight_sites()[self.weight].device
         x = x.to(device, copy=True)
-        y = model.likelihood.as_target(y if y.is_floating_point() else y.double()).to(device)
+        y = model.likelihood.as_target(y if y.is_floating_point() or self.of_labels else y.double()).to(device)
         with torch.no_grad():
-            self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
-        self.rows.x, self.rows.y, self.rows.seen = x, y.nan_to_num(), ~y.isnan()
+            if self.of_labels:
+                model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
+            last = self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
+        self.rows.x = x
+        if self.of_labels:
+            self.rows.y, self.rows.start = self._marked(y).clone(), last.rows.logits(last.rows.posterior(None)[0])
+        else:
+            self.rows.y, self.rows.seen = y.nan_to_num(), ~y.isnan()
 
     def forward(
         self, x: Any = None, y: Tensor | None = None, num_data: int | None = None, **_: Any
@@ -154,39 +172,78 @@ class ExactLastLayer(Part, LocalModule):
             drawn[self.bias] = pyro.sample(self.bias, last.bias_given(drawn[self.weight]))
         return drawn
 
-    def _posterior(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> _LastLayer:
-        """The posterior of the last layer given weights below and rows, in standardised units and float64."""
+    def _posterior(self, below: dict[str, Tensor], x: Tensor, y: Tensor, start: Tensor | None = None) -> _LastLayer:
+        """The posterior of the last layer given weights below and rows, in standardised units and float64.
+
+        Args:
+            start: of class labels, logits ``[N, D]`` at which the search for the mode starts.
+        """
         model: Any = self.model
         initial = model.weight_sites()
-        loc, inverse = _prior(model, self.weight)
         phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
+        phi, (loc, inverse) = phi.double(), _prior(model, self.weight)
+        offset = torch.zeros_like(inverse[:, 0]) if self.bias is not None or fixed is None else fixed.double()
+        if self.bias is not None:
+            of_bias = _prior(model, self.bias)
+            phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
+            loc, inverse = (torch.cat([b[:, None], w], 1) for b, w in zip(of_bias, (loc, inverse), strict=True))
+        rows: Any = (self._labels if self.of_labels else self._regression)(phi, y, output, offset, loc, inverse)
+        goal, precision = rows.posterior(start) if self.of_labels else rows.posterior()
+        outputs = len(loc) // len(precision)  # of which the weights are dependent
+        biases = outputs if self.bias is not None else 0
+        if biases > 1:  # the biases first, so that the weights have their marginal precision
+            size = loc.shape[1]
+            order = torch.tensor(sorted(range(loc.numel()), key=lambda i: (i % size > 0, i)), device=phi.device)
+            precision = precision[:, order][..., order]
+        factor, failed = torch.linalg.cholesky_ex(precision)
+        factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
+        mean = goal if self.of_labels else torch.cholesky_solve(goal.unsqueeze(-1), factor).squeeze(-1)
+        turn = TURN.to(mean) if self.of_labels and rows.turned else None
+        mean = mean if turn is None else turn @ mean
+        weight = _PerOutput(mean[:, bool(biases) :], factor[:, biases:, biases:], 2, initial[self.weight], turn)
+        if self.bias is None:
+            return _LastLayer(weight, None, torch.empty(0), rows, mean, factor)
+        of_bias = factor[:, :biases, :biases]
+        slope = torch.linalg.solve_triangular(of_bias.mT, factor[:, biases:, :biases].mT, upper=True)
+        at_mean = _PerOutput(mean[:, 0], of_bias, 1, initial[self.bias], turn)
+        return _LastLayer(weight, at_mean, slope, rows, mean, factor)
+
+    def _regression(
+        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
+    ) -> _Regression:
+        model: Any = self.model
         if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
             raise ValueError(
                 "guides.ExactLastLayer needs outputs [N, D] and a y of their shape; got outputs "
                 f"{list(output.shape)} and y {list(y.shape)}"
             )
-        phi, targets = phi.double(), model.targets(y.reshape(output.shape)).double()
+        targets = model.targets(y.reshape(output.shape)).double()
         noise: Any = elements(model.likelihood(torch.zeros_like(output[:1]), model.targets))
         tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-        if self.bias is None and fixed is not None:
-            targets = targets - fixed.double()
-        rows = _Regression(phi, targets.nan_to_num(), tau)
-        targets = tau * rows.targets
-        cross = tau.T @ phi  # [D, H]
-        precision = torch.diag_embed(inverse) + phi.T @ (tau.T.unsqueeze(-1) * phi)  # [D, H, H]
-        right = loc * inverse + targets.T @ phi
-        bias, slope = None, torch.zeros_like(cross)
-        if self.bias is not None:
-            loc, inverse = _prior(model, self.bias)
-            of_bias = inverse + tau.sum(0)
-            at_zero, slope = (loc * inverse + targets.sum(0)) / of_bias, cross / of_bias[:, None]
-            bias = _PerOutput(at_zero, of_bias.sqrt()[:, None, None], 1, initial[self.bias])
-            precision = precision - slope.unsqueeze(-1) * cross.unsqueeze(-2)
-            right = right - at_zero[:, None] * cross
-        factor, failed = torch.linalg.cholesky_ex(precision)
-        factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
-        mean = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
-        return _LastLayer(_PerOutput(mean, factor, 2, initial[self.weight]), bias, slope, rows)
+        return _Regression(phi, (targets - offset).nan_to_num(), tau, loc, inverse)
+
+    def _labels(
+        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
+    ) -> LabelRows:
+        model: Any = self.model
+        likelihood = _of_elements(model.likelihood)
+        softmax = isinstance(likelihood, Categorical)
+        y = self._marked(y) if softmax else self._marked(y).reshape(output.shape)
+        seen = y >= 0
+        if softmax:
+            y, seen = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device), seen.unsqueeze(1)
+        else:
+            y = y.clamp_min(0)
+        rows = LabelRows(phi, y.to(phi), seen.to(phi), offset, loc, inverse, softmax)
+        equal = all(type(prior := model.priors[name]) is GaussianPrior for name in self._last) and (
+            self.bias is None or prior.numbers()["scale"].dim() == 0
+        )  # between outputs
+        return rows.of_two_classes() if softmax and output.shape[1] == 2 and equal else rows
+
+    def _marked(self, y: Tensor) -> Tensor:
+        """Labels with -1 for what is missing."""
+        likelihood: Any = self.model.likelihood  # type: ignore[attr-defined]
+        return y.masked_fill(missing_entries(y, likelihood.missing), -1) if isinstance(likelihood, Missing) else y
 
     def left_out(self, below: dict[str, Tensor]) -> Tensor:
         """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
@@ -204,18 +261,15 @@ class ExactLastLayer(Part, LocalModule):
             ``[N]`` in float64; values of y that are missing count for nothing.
 
         Raises:
-            ValueError: no rows are set.
+            ValueError: no rows are set, or y are class labels.
         """
+        if self.of_labels:
+            raise ValueError("left_out has a closed form for Gaussian noise; got class labels")
         last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
-        phi, targets, tau = last.rows
-        design = phi - last.slope.unsqueeze(1)  # [D, N, H]
-        mean = (design @ last.weight.mean.unsqueeze(-1)).squeeze(-1)
-        variance = torch.linalg.solve_triangular(last.weight.factor, design.mT, upper=False).square().sum(-2)
-        if last.bias_at_zero is not None:
-            mean = mean + last.bias_at_zero.mean.unsqueeze(-1)
-            variance = variance + last.bias_at_zero.factor.squeeze(-1) ** -2
+        phi, targets, tau, *_ = last.rows
+        variance = torch.linalg.solve_triangular(last.factor, phi.T, upper=False).square().sum(-2)  # [D, N]
         rest = 1 - tau * variance.T  # [N, D]
-        error = tau * (targets - mean.T).square() / rest
+        error = tau * (targets - phi @ last.mean.T).square() / rest
         model: Any = self.model
         log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
         return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
@@ -269,33 +323,37 @@ class ExactLastLayer(Part, LocalModule):
         return self.features.rate_kind
 
     def describe(self) -> str:
-        return f"ExactLastLayer({self.features.describe()})"
+        return f"ExactLastLayer({self.features.describe()}{', Laplace' if self.of_labels else ''})"
 
 
 class _Rows(nn.Module):
-    """The rows that the posterior is conditioned on, and which values of y are not missing; empty until they are set."""
+    """The rows that the posterior is conditioned on, and which values of y are not missing, or logits at which the search
+    for the mode of class labels starts; empty until they are set."""
 
     any_shape = True  # the buffers may have any shape in a file
     x: Tensor
     y: Tensor
     seen: Tensor
+    start: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
-        for name in ("x", "y", "seen"):
+        for name in names:
             self.register_buffer(name, torch.empty(0))
 
-    def forward(self) -> tuple[Tensor, Tensor]:
-        """x, and y with NaN where it is missing."""
+    def forward(self) -> tuple[Tensor, ...]:
+        """x, and y with NaN where it is missing; of class labels x, y and the start of the search for the mode."""
         if len(self.y) == 0:
             raise ValueError(
                 "guides.ExactLastLayer needs all rows of the data, as pyrodrop.fit passes them on; this guide has none: "
                 "call guide.condition_on(x, y)"
             )
+        if "start" in self._buffers:
+            return self.x, self.y, self.start
         return self.x, self.y.masked_fill(~self.seen, math.nan)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        for name in ("x", "y", "seen"):
+        for name in self._buffers:
             if f"{prefix}{name}" in state_dict:
                 setattr(self, name, torch.empty_like(state_dict[f"{prefix}{name}"], device=self.x.device))
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -327,20 +385,22 @@ class _Below:
 
 
 class _PerOutput(WeightDistribution):
-    """Gaussians, independent between the D outputs, with precision matrices L L', in float64.
+    """Gaussians, independent between the D outputs or one for all, with precision matrices L L', in float64.
 
     It has no closed-form KL divergence on purpose: the estimate from its sample cancels the noise of the likelihood.
 
     Args:
         loc: the means, ``[..., D, H]``, or ``[..., D]`` of a bias, where H = 1.
-        factor: L, ``[D, H, H]``.
+        factor: L, ``[D, H, H]``, or ``[1, D H, D H]`` if outputs are dependent.
         event_dim: 2, or 1 of a bias.
         like: a tensor with the dtype of samples and densities.
+        turn: an orthogonal, symmetric matrix ``[D, D]`` of linear combinations of outputs that are independent, in place of
+            the outputs.
     """
 
-    def __init__(self, loc: Tensor, factor: Tensor, event_dim: int, like: Tensor) -> None:
+    def __init__(self, loc: Tensor, factor: Tensor, event_dim: int, like: Tensor, turn: Tensor | None = None) -> None:
         super().__init__(loc, event_dim=event_dim, units=InputUnits(None), validate_args=False)
-        self.factor, self.like = factor, like
+        self.factor, self.like, self.turn = factor, like, turn
 
     @property
     def mean(self) -> Tensor:
@@ -349,39 +409,62 @@ class _PerOutput(WeightDistribution):
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.loc.shape
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        deviation = torch.linalg.solve_triangular(self.factor.mT, self._columns(noise), upper=True)
-        return (self.loc + deviation.reshape(shape)).to(self.like)
+        columns = noise.reshape(*shape[: len(shape) - len(self.event_shape)], *self.factor.shape[:2], 1)
+        return (
+            self.loc + self.turned(torch.linalg.solve_triangular(self.factor.mT, columns, upper=True).reshape(shape))
+        ).to(self.like)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        normal = (self.factor.mT @ self._columns(value - self.loc)).square().sum((-3, -2, -1))
+        normal = (self.factor.mT @ self.columns(value - self.loc)).square().sum((-3, -2, -1))
         log_scale = self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
         return (log_scale - (normal + self.event_shape.numel() * math.log(2 * math.pi)) / 2).to(self.like)
 
-    def _columns(self, values: Tensor) -> Tensor:
-        """``[..., *event_shape]`` as ``[..., D, H, 1]``."""
+    def turned(self, values: Tensor) -> Tensor:
+        """The linear combinations of values ``[..., *event_shape]``, or the values of linear combinations."""
+        if self.turn is None:
+            return values
+        return values @ self.turn if len(self.event_shape) == 1 else self.turn @ values
+
+    def columns(self, values: Tensor) -> Tensor:
+        """``[..., *event_shape]`` as ``[..., D, H, 1]``, or ``[..., 1, D H, 1]`` if outputs are dependent."""
         batch = values.shape[: values.dim() - len(self.event_shape)]
-        return values.reshape(*batch, *self.factor.shape[:2], 1)
+        return self.turned(values).reshape(*batch, *self.factor.shape[:2], 1)
 
 
 class _Regression(NamedTuple):
-    """The rows: inputs ``[N, H]``; y less a bias without a prior, and its precisions, 0 if missing, ``[N, D]``."""
+    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one, and its precisions, 0 if
+    missing, ``[N, D]``; mean and precision of the prior, ``[D, M]``."""
 
     phi: Tensor
     targets: Tensor
     tau: Tensor
+    loc: Tensor
+    inverse: Tensor
+
+    def posterior(self) -> tuple[Tensor, Tensor]:
+        """The precisions times the mean, ``[D, M]``, and the precisions ``[D, M, M]``."""
+        precision = torch.diag_embed(self.inverse) + self.phi.T @ (self.tau.T.unsqueeze(-1) * self.phi)
+        return self.loc * self.inverse + (self.tau * self.targets).T @ self.phi, precision
 
 
 class _LastLayer(NamedTuple):
-    """The posteriors of the weight, and of a bias with a prior: its mean at w is that of `bias_at_zero` minus slope w."""
+    """The posteriors of the weight, and of a bias with a prior given the mean of the weight; those of all, ``[D, M]``."""
 
     weight: _PerOutput
-    bias_at_zero: _PerOutput | None
+    bias_at_mean: _PerOutput | None
     slope: Tensor
-    rows: _Regression
+    rows: Any
+    mean: Tensor
+    factor: Tensor
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
-        assert self.bias_at_zero is not None
-        return self.bias_at_zero.at(self.bias_at_zero.loc - (self.slope * weight).sum(-1))
+        assert self.bias_at_mean is not None
+        moved = (self.slope @ self.weight.columns(weight - self.weight.loc)).reshape(*weight.shape[:-1])
+        return self.bias_at_mean.at(self.bias_at_mean.loc - self.bias_at_mean.turned(moved))
+
+
+def _of_elements(likelihood: Any) -> Any:
+    return likelihood.likelihood if isinstance(likelihood, Missing) else likelihood
 
 
 def _last_map(
@@ -414,10 +497,10 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     if not hasattr(model, "noise_shapes"):
         raise TypeError(f"guides.ExactLastLayer needs a network of pyrodrop.models; got {shown(model)}")
     likelihood = model.likelihood
-    if type(likelihood.likelihood if isinstance(likelihood, Missing) else likelihood) is not Gaussian:
+    if type(_of_elements(likelihood)) not in (Gaussian, Categorical, Bernoulli):
         raise ValueError(
-            "guides.ExactLastLayer needs likelihoods.Gaussian, or likelihoods.Missing of it, under which the posterior of "
-            f"the last layer has a closed form; got {likelihood.describe()}"
+            "guides.ExactLastLayer needs likelihoods.Gaussian, Categorical or Bernoulli, or likelihoods.Missing of one of "
+            f"them; got {likelihood.describe()}"
         )
     weights = model.weight_sites()
     name = [name for name, weight in weights.items() if weight.dim() > 1][-1:] or [""]

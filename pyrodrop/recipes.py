@@ -60,7 +60,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.by_default import STEPS, by_default, settings_for, standardised
+from pyrodrop.training.by_default import LR, by_default, standardised, steps_for
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -370,9 +370,9 @@ class Curve(Described):
     priors: FittedPriors
     guide: Guide
 
-    def fit(self, steps: int = STEPS, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
-        """Train it, by 3,000 steps with lr 0.01 unless others are given; arguments, errors and result of `pyrodrop.fit`."""
-        chosen = settings_for(self.guide, options)
+    def fit(self, steps: int | None = None, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
+        """Train it, by 3,000 steps (200 of class labels) with lr 0.01 unless others are given; see `pyrodrop.fit`."""
+        steps, chosen = steps_for(self.guide) if steps is None else steps, {"lr": LR, **options}
         return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
 
     def describe(self) -> str:
@@ -388,9 +388,9 @@ def curve(
 ) -> Curve:
     """A curve, a surface or a small table: a network whose uncertainty is nearly that of the exact posterior.
 
-    The priors and the noise are those of `priors.from_gp`. The last layer of real y has its exact posterior given the layers
-    below, `guides.ExactLastLayer`; class labels have a `guides.MeanField`. Noise is as large at all x: for another, for many
-    columns and for more rows take `regressor` or `classifier`.
+    The priors and the noise are those of `priors.from_gp`. The last layer has its exact posterior given the layers below,
+    of class labels Laplace's approximation of it: `guides.ExactLastLayer`. Noise is as large at all x: for another, for many
+    columns or classes and for more rows take `regressor` or `classifier`.
 
     Args:
         data: as for `regressor`, with at most 2,000 rows; y are real numbers, or labels, whole numbers from 0 to at most 9

@@ -159,7 +159,7 @@ def _of_network(fit: Fit, data: Any, num_samples: int, seed: int) -> _Weighed:
             "as loo(fit, data)"
         )
     check_trained_on(fit, chosen, "data")
-    exact = isinstance(fit.guide, ExactLastLayer)
+    exact = isinstance(fit.guide, ExactLastLayer) and not fit.guide.of_labels
     draws = draws_of(fit, chosen, num_samples=num_samples, left_out=exact, seed=seed)
     log_likelihood, nothing = draws.train.log_likelihood, torch.empty(0)
     assert log_likelihood is not None

@@ -7,7 +7,11 @@ under a flat prior (Rasmussen & Williams, eq. 2.42-2.45). With Phi - mean = U di
 
     ln p = - sum_d [ sum_i ln v_id + (u_i' y_d)^2 / v_id + (N - 1 - K) ln noise_d^2 + rest_d / noise_d^2 ] / 2,   i = 1 ... K
 
-Of a layer without a bias the rows are not centred, and N stands for N - 1.
+Of a layer without a bias the rows are not centred, and N stands for N - 1. Class labels have Laplace's approximation of the
+posterior (`pyrodrop.guides.laplace`), b_d ~ N(0, 10^2), and the scale that maximises its evidence, with V* and A of that
+file:
+
+    ln p = ln p(y | V*) + ln p(V*) - ln det(A / 2 pi) / 2
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from torch import Tensor, nn
 from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.guides import ExactLastLayer, Point
-from pyrodrop.likelihoods import Gaussian
+from pyrodrop.guides.laplace import LabelRows
+from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.models import from_module
 from pyrodrop.networks.last_map import LastMap
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -30,8 +36,10 @@ from pyrodrop.threads import outside
 from pyrodrop.training.result import Fit
 
 _LEAST = 1e-3  # smallest noise, over the root mean square of y - mean
-_WIDE = 10.0  # standard deviation of the bias, over the root mean square of y
+_WIDE = 10.0  # standard deviation of the bias, over the root mean square of y, or of logits
 _ITERATIONS = 200
+_POWERS = range(-4, 11)  # of 2: standard deviations of logits
+_MOST = 4096  # weights and biases of a layer of class labels
 
 
 @outside("last_layer")
@@ -39,26 +47,31 @@ _ITERATIONS = 200
 def last_layer(net: nn.Module, data: Data) -> Fit:
     """The last layer of a trained network as a Bayesian linear regression on its inputs, with the other layers as they are.
 
-    It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows; the noise and the
-    scale of the prior are those with the largest evidence. The mean of predictions is near the network's output where there
-    are data, and the spread grows where the inputs of the last layer are unlike those of the data. Nothing is trained, in
-    seconds. The result is a `Fit` that predicts, is saved, compared and converted like others.
+    It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
+    by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence. The mean of
+    predictions is near the network's output where there are data, and the spread grows where the inputs of the last layer
+    are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved, compared and
+    converted like others.
 
     References:
         Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, section 2.7.
         Snoek et al. (2015), Scalable Bayesian Optimization Using Deep Neural Networks, https://arxiv.org/abs/1502.05700.
+        Kristiadi, Hein & Hennig (2020), Being Bayesian, Even Just a Bit, Fixes Overconfidence in ReLU Networks,
+            https://arxiv.org/abs/2002.10118.
 
     Args:
         net: the network, which maps x ``[N, ...]`` to the output ``[N, D]`` of a linear layer; it is copied, and runs in
             evaluation mode.
         data: the rows that the posterior is conditioned on, x and real y ``[N]`` or ``[N, D]``, in the units of the
             network's output; those that the network was trained on, or others. A `Dataset` with a standardisation is for a
-            network of standardised x and y.
+            network of standardised x and y. Or labels ``[N]`` of an integer dtype, whose logits the network returns: D
+            classes, or 0 and 1 for D = 1. Their time grows with N (D K)^2, for K inputs of the layer.
 
     Raises:
         TypeError: `net` is no module; x is not one tensor.
-        ValueError: the network does not return the output of a linear layer of one vector per row; y are class labels, have
-            missing values, another shape, or do not vary; fewer than 3 rows.
+        ValueError: the network does not return the output of a linear layer of one vector per row; y have missing values,
+            another shape, or do not vary; labels are out of range, or there are more than 4,096 weights for them; fewer than
+            3 rows.
 
     Example:
         >>> import torch, pyrodrop
@@ -70,25 +83,19 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
     """
     instance(net, nn.Module, "net", "a torch.nn.Module")
     net, data = copy.deepcopy(net).eval(), Dataset.of(data)
-    if not data.y.is_floating_point():
-        raise ValueError(f"last_layer needs real y, whose last layer has a closed form; got {data.y.dtype}")
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     inputs, targets = (copy.deepcopy(each) for each in (data.inputs, data.targets))
     x = data.x if inputs is None else inputs(data.x)
     phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
-    y = data.y.double().cpu().reshape(len(data), -1)
-    y = y if targets is None else targets.double()(y)
-    if y.shape != outputs.shape or len(y) < 3 or bool((y == y[0]).all(0).any()):
-        raise ValueError(
-            f"y must be [N, {outputs.shape[-1]}] for this network, of at least 3 rows, and vary in each column; got shape "
-            f"{list(data.y.shape)}"
-        )
-    scale, noise = most_evident(phi.detach().double().cpu(), y, bias is not None)
-    wide = _WIDE * float(y.square().mean().sqrt())
+    phi, outputs = phi.detach().double().cpu(), outputs.detach().cpu()
+    if data.y.is_floating_point():
+        scale, wide, likelihood = _of_real(phi, data.y, outputs, bias is not None, targets)
+    else:
+        scale, wide, likelihood = _of_labels(phi, data.y.cpu(), outputs, bias is not None)
     model = from_module(
         net,
         {glob.escape(name): GaussianPrior(scale), "*": None},
-        Gaussian(_precision(noise, targets)),
+        likelihood,
         bias_prior={glob.escape(bias): GaussianPrior(wide), "*": None} if bias else None,
     )
     model.standardize(data)
@@ -96,6 +103,63 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
     guide.condition_on(data.x, data.y)
     settings = {"steps": 0, "num_data": len(data), "data_fingerprint": data.fingerprint}
     return Fit(model.eval(), guide.eval(), data, torch.zeros(0, 3), settings, device)
+
+
+def _of_real(phi: Tensor, data: Tensor, outputs: Tensor, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
+    """The scales of the weights and of the bias, and the noise."""
+    y = data.double().cpu().reshape(len(data), -1)
+    y = y if targets is None else targets.double()(y)
+    if y.shape != outputs.shape or len(y) < 3 or bool((y == y[0]).all(0).any()):
+        raise ValueError(
+            f"y must be [N, {outputs.shape[-1]}] for this network, of at least 3 rows, and vary in each column; got shape "
+            f"{list(data.shape)}"
+        )
+    scale, noise = most_evident(phi, y, bias)
+    return scale, _WIDE * float(y.square().mean().sqrt()), Gaussian(_precision(noise, targets))
+
+
+def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[float, float, Likelihood]:
+    """The same for class labels, which have no noise."""
+    columns = outputs.shape[1]
+    likelihood = Categorical() if columns > 1 else Bernoulli()
+    y = y[:, 0] if columns == 1 and y.dim() == 2 else y
+    check_classes(labels(y), outputs.expand(-1, max(columns, 2)), max(columns, 2))
+    if len(y) < 3 or bool((y == y[0]).all()):
+        raise ValueError(f"y must be labels of at least 3 rows, and vary; got {len(y)} rows, {len(y.unique())} labels")
+    if (weights := columns * (phi.shape[1] + bias)) > _MOST:
+        raise ValueError(
+            f"net must have a last layer of at most {_MOST:,} weights and biases for class labels, whose posterior has a "
+            f"covariance of all of them; got {weights:,}"
+        )
+    one_hot = torch.nn.functional.one_hot(y.long(), columns) if columns > 1 else y[:, None]
+    return most_evident_of_labels(phi, one_hot.to(phi), bias), _WIDE, likelihood
+
+
+def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
+    """The scale of the weights with the largest evidence, by Laplace's approximation: of a grid of ratio 2, then of the
+    parabola through its best three.
+
+    Args:
+        phi: ``[N, K]``, and y, one-hot or 0 and 1 ``[N, D]``, both in float64.
+        bias: whether the layer has one.
+    """
+    design = torch.cat([torch.ones_like(phi[:, :1]), phi], 1) if bias else phi
+    unit = float(phi.square().mean(0).sum().sqrt().clamp_min(1e-30))
+    evidences: list[float] = []
+    for power in _POWERS:
+        inverse = torch.full((y.shape[1], design.shape[1]), (2.0**power / unit) ** -2, dtype=torch.float64)
+        if bias:
+            inverse[:, 0] = _WIDE**-2
+        zero = torch.zeros_like(inverse)
+        rows = LabelRows(design, y, torch.ones_like(y[:, :1]), zero[:, 0], zero, inverse, y.shape[1] > 1)
+        evidences.append(float(rows.evidence()))
+    best = min(max(range(len(_POWERS)), key=lambda i: evidences[i]), len(_POWERS) - 2)
+    if not best:
+        return 2.0 ** _POWERS[0] / unit
+    low, middle, high = evidences[best - 1 : best + 2]
+    bend = low - 2 * middle + high
+    shift = (low - high) / (2 * bend) if bend < 0 else 0.0
+    return 2.0 ** (_POWERS[best] + min(max(shift, -1.0), 1.0)) / unit
 
 
 def most_evident(phi: Tensor, y: Tensor, bias: bool = True) -> tuple[float, Tensor]:

@@ -1,8 +1,7 @@
 """What `pyrodrop.fit` trains where no guide is given: of curves and small tables, the nearest to the exact posterior.
 
 The scales of the priors and the noise maximise the evidence of the network's Gaussian process (`priors.from_gp`). The last
-layer of real y has its exact posterior (`guides.ExactLastLayer`), and that of class labels a `guides.MeanField`, whose noise
-is drawn at the activations (``estimator="local"``).
+layer of real y has its exact posterior, and that of class labels Laplace's approximation of it (`guides.ExactLastLayer`).
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ from typing import Any
 from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.dataset import standardisation_of
-from pyrodrop.guides import ExactLastLayer, MeanField
+from pyrodrop.guides import ExactLastLayer
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP
 from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.settings import Estimator, TrainingOptions
 
-STEPS = 3000
-_LR = 1e-2
+STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2
 _log = logging.getLogger("pyrodrop")
 
 
@@ -51,8 +48,7 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
         )
     data = standardised(data)
     fitted = from_gp(model, data, seed=seed)
-    of_labels = isinstance(fitted.likelihood, Categorical)
-    guide: Any = MeanField(fitted.model) if of_labels else ExactLastLayer(fitted.model)
+    guide = ExactLastLayer(fitted.model)
     _log.info(
         "no guide was given: priors and noise of priors.from_gp, and guides.%s; dropout posteriors are given as "
         "fit(model, guides.BernoulliDropout(model, 0.05), data, steps=...)",
@@ -61,10 +57,9 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
     return fitted, guide, data
 
 
-def settings_for(guide: Any, options: TrainingOptions) -> TrainingOptions:
-    """The settings of a fit without a guide, which those of the caller replace."""
-    estimator: Estimator = "local" if isinstance(guide, MeanField) else "shared"
-    return {"lr": _LR, "estimator": estimator, **options}
+def steps_for(guide: Any) -> int:
+    """The number of steps of a fit without a guide; of class labels, each has several of Newton's method."""
+    return STEPS_OF_LABELS if guide.of_labels else STEPS
 
 
 def standardised(data: Dataset) -> Dataset:

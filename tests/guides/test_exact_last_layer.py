@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal, norm
 from torch import Tensor, nn
 
 import pyrodrop
@@ -279,6 +280,164 @@ def test_guide_and_model_stay_together() -> None:
     assert model.weight_sites()["layers.2.weight"].dtype == torch.float32
 
 
+class Softmax:
+    """Labels y [N] of a last layer under N(0, SCALE^2) weights and N(0, BIAS_SCALE^2) biases, in NumPy and SciPy."""
+
+    def __init__(self, design: np.ndarray, y: np.ndarray, sd: np.ndarray, offset: Any = 0.0) -> None:
+        self.design, self.y, self.sd, self.offset = design, y, sd, offset  # sd [D, M]
+
+    def log_joint(self, v: np.ndarray) -> np.ndarray:
+        """ln p(y | V) + ln p(V), with all constants, for V [..., D, M]."""
+        f = np.einsum("nm,...dm->...nd", self.design, v) + self.offset
+        of_labels = f[..., np.arange(len(self.y)), self.y] - np.logaddexp.reduce(f, -1)
+        return of_labels.sum(-1) + norm(0, self.sd).logpdf(v).sum((-2, -1))  # type: ignore[no-any-return]
+
+    def laplace(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mode [D M] by SciPy, and the precision by a matrix for every row."""
+        shape, onehot = self.sd.shape, np.eye(len(self.sd))[self.y]
+
+        def slope(v: np.ndarray) -> np.ndarray:
+            f = self.design @ (v := v.reshape(shape)).T + self.offset
+            p = np.exp(f - np.logaddexp.reduce(f, 1, keepdims=True))
+            return ((p - onehot).T @ self.design + v / self.sd**2).ravel()
+
+        found = minimize(
+            lambda v: -self.log_joint(v.reshape(shape)), np.zeros(self.sd.size), jac=slope, method="BFGS",
+            options={"gtol": 1e-9, "maxiter": 5000},
+        )  # fmt: skip
+        precision = np.diag(self.sd.ravel() ** -2)
+        f = self.design @ found.x.reshape(shape).T + self.offset
+        for row, p in zip(self.design, np.exp(f - np.logaddexp.reduce(f, 1, keepdims=True)), strict=True):
+            precision += np.kron(np.diag(p) - np.outer(p, p), np.outer(row, row))
+        return found.x, precision
+
+
+def label_fit(
+    classes: int, bias: bool = True, features: Any = guides.Point, **options: Any
+) -> tuple[Any, Tensor, Tensor]:
+    """A fit of labels of a curved boundary, and the rows."""
+    score = torch.sin(3 * X[:, 0]) + X[:, 1] ** 2 + 0.5 * normal(30, 2, seed=3)[:, 0]
+    y = torch.bucketize(score, score.quantile(torch.arange(1, classes) / classes))
+    model = model_of(bias, likelihoods.Categorical(), widths=(2, 6, 4, classes))
+    return pyrodrop.fit(model, guides.ExactLastLayer(model, features), (X, y), **{**QUICK, **options}), X, y
+
+
+def softmax_of(fit: Any, weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Softmax:
+    """The oracle for the features of some weights; the bias is the last column of its design."""
+    phi, bias = features_at(fit, weights, x), "layers.2.bias" in fit.model.priors
+    design = np.column_stack([phi, np.ones(len(phi))]) if bias else phi
+    sd = np.full((int(y.max()) + 1, design.shape[1]), SCALE)
+    if bias:
+        sd[:, -1] = BIAS_SCALE
+    return Softmax(design, y.numpy(), sd, 0.0 if bias else fit.model.free["layers.2.bias"].detach().double().numpy())
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_labels_have_the_mode_and_curvature_of_scipy(classes: int, bias: bool) -> None:
+    """ln q of draws is that of a normal with SciPy's mode and the precision summed over rows; so are mean and covariance."""
+    fit, x, y = label_fit(classes, bias)
+    oracle = softmax_of(fit, fit.guide.mean(), x, y)
+    mode, precision = oracle.laplace()
+    below = {name: values[0] for name, values in fit.guide.features.draw(1).items()}
+    with torch.no_grad():
+        last = fit.guide._posterior(below, *fit.guide.rows())
+        torch.manual_seed(0)
+        w = last.weight.expand((4000,)).sample()
+        b = last.bias_given(w).sample()[..., None] if bias else w[..., :0]
+        log_q = last.weight.log_prob(w) + (last.bias_given(w).log_prob(b[..., 0]) if bias else 0)
+    v = torch.cat([w, b], -1).flatten(1).double().numpy()
+    want = multivariate_normal(mode, np.linalg.inv(precision)).logpdf(v)
+    np.testing.assert_allclose(log_q, want, atol=2e-3)
+    white = (v - mode) @ np.linalg.cholesky(precision)
+    assert np.abs(white.mean(0)).max() < 5 / 4000**0.5
+    assert np.abs(np.cov(white.T) - np.eye(len(mode))).max() < 5 * (2 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_elbo_of_labels_is_a_bound_near_the_evidence(classes: int) -> None:
+    """Of a network of one layer: below ln p(y) by importance sampling, and near it; its convention is exact."""
+    y = torch.bucketize(X[:, 0] + 0.3 * X[:, 1] ** 2, torch.tensor([0.0, 0.8])[: classes - 1])
+    scales = {"prior": priors.Gaussian(SCALE), "bias_prior": priors.Gaussian(BIAS_SCALE)}
+    model = models.MLP([2, 4, classes], likelihood=likelihoods.Categorical(), **scales)
+    fit = pyrodrop.fit(model, guides.ExactLastLayer(model, guides.Point), (X, y), **{**QUICK, "steps": 1})
+    weights = fit.guide.mean()
+    phi = torch.relu(X @ weights["layers.0.weight"].T + weights["layers.0.bias"]).double().numpy()
+    oracle = Softmax(np.column_stack([phi, np.ones(30)]), y.numpy(), np.array([[SCALE] * 4 + [BIAS_SCALE]] * classes))
+    mode, precision = oracle.laplace()
+    q = multivariate_normal(mode, np.linalg.inv(precision))
+    v = q.rvs(20_000, random_state=0)
+    ratio = oracle.log_joint(v.reshape(-1, *oracle.sd.shape)) - q.logpdf(v)
+    evidence, bound = np.logaddexp.reduce(ratio) - math.log(len(v)), ratio.mean()
+    prior = sum(float(norm(0, scale).logpdf(weights[f"layers.0.{kind}"]).sum()) for kind, scale in
+                (("weight", SCALE), ("bias", BIAS_SCALE)))  # fmt: skip
+    elbo = fit.elbo(200)
+    assert elbo.value == pytest.approx(bound + prior, abs=5 * elbo.se + 5 * ratio.std() / len(v) ** 0.5)
+    assert evidence - 0.5 < bound < evidence
+    assert elbo.convention.kind in ("exact", "up_to_constant")
+
+
+def test_the_gradient_of_labels_is_that_of_the_loss() -> None:
+    """By central differences of the loss with the same noise, of weights below and a free bias."""
+    fit, x, y = label_fit(3, bias=False)
+    model, guide = fit.model.double(), fit.guide.double()
+    guide.condition_on(x.double(), y)
+
+    def loss() -> Tensor:
+        torch.manual_seed(0)
+        return elbo_terms(model, guide, x.double(), y).loss
+
+    parameters = [guide.features.loc["layers.1.weight"], model.free["layers.2.bias"]]
+    slopes = torch.autograd.grad(loss(), parameters)
+    for parameter, slope in zip(parameters, slopes, strict=True):
+        for place in range(3):
+            values = []
+            for step in (1e-4, -1e-4):
+                with torch.no_grad():
+                    parameter.view(-1)[place] += step
+                    values.append(float(loss()))
+                    parameter.view(-1)[place] -= step
+            assert float(slope.view(-1)[place]) == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-4, abs=1e-5)
+
+
+def test_yes_or_no_labels_and_missing_ones() -> None:
+    """A Bernoulli of two outputs is a Categorical of two classes for each, and a missing label changes nothing."""
+    y = (X > 0).float()
+    model = model_of(True, likelihoods.Bernoulli())
+    fit = pyrodrop.fit(model, guides.ExactLastLayer(model, guides.Point), (X, y), **QUICK)
+    weights = fit.guide.mean()
+    phi = features_at(fit, weights, X)
+    design = np.column_stack([phi, np.ones(30)])
+    for d in range(2):
+        v = np.array([*weights["layers.2.weight"][d].tolist(), float(weights["layers.2.bias"][d])])
+        p = 1 / (1 + np.exp(-design @ v))
+        slope = design.T @ (y[:, d].numpy() - p) - v / np.array([SCALE] * 4 + [BIAS_SCALE]) ** 2
+        np.testing.assert_allclose(slope, 0, atol=1e-3)
+    fit, x, labels = label_fit(3)
+    model = model_of(True, likelihoods.Missing(likelihoods.Categorical(), -100), widths=(2, 6, 4, 3))
+    guide = guides.ExactLastLayer(model, guides.Point)
+    guide.condition_on(x, labels)
+    whole = guide.mean()
+    guide.condition_on(torch.cat([x, x[:5]]), torch.cat([labels, torch.full((5,), -100)]))
+    torch.testing.assert_close(guide.mean(), whole)
+
+
+def test_labels_are_saved_and_trained_as_others(tmp_path: Path) -> None:
+    fit, x, y = label_fit(2, features=guides.MeanField)
+    again = pyrodrop.Fit.load(fit.save(tmp_path / "fit"))
+    torch.testing.assert_close(again.predict(x, 20, seed=3).f, fit.predict(x, 20, seed=3).f, rtol=0, atol=0)
+    traced, _, _ = label_fit(2, features=guides.MeanField, engine="traced")
+    torch.testing.assert_close(traced.losses, fit.losses, rtol=1e-4, atol=1e-2)
+    made = [model_of(True, likelihoods.Categorical(), seed=seed) for seed in range(2)]
+    each = [guides.ExactLastLayer(model, guides.Point) for model in made]
+    runs = pyrodrop.fit_replicates(made, each, (x, y), count=2, **QUICK)
+    alone = pyrodrop.fit(made[1], each[1], (x, y), **QUICK)
+    torch.testing.assert_close(runs[1].losses, alone.losses, rtol=1e-3, atol=1e-1)
+    assert fit.guide.describe() == "ExactLastLayer(MeanField, Laplace)"
+    with pytest.raises(ValueError, match="left_out has a closed form for Gaussian noise"):
+        fit.guide.left_out(fit.guide.mean())
+
+
 class _Net(nn.Module):
     def __init__(self, output: Callable[[Any, Tensor], Tensor], *more: nn.Module) -> None:
         super().__init__()
@@ -307,8 +466,8 @@ def test_other_networks_are_refused(name: str) -> None:
 
 
 def test_what_has_no_exact_last_layer_is_refused() -> None:
-    for likelihood in (likelihoods.Categorical(), likelihoods.HeteroscedasticGaussian(), likelihoods.StudentT()):
-        with pytest.raises(ValueError, match="needs likelihoods.Gaussian, or likelihoods.Missing of it"):
+    for likelihood in (likelihoods.Poisson(), likelihoods.HeteroscedasticGaussian(), likelihoods.StudentT()):
+        with pytest.raises(ValueError, match="needs likelihoods.Gaussian, Categorical or Bernoulli"):
             guides.ExactLastLayer(model_of(likelihood=likelihood))
     model = model_of()
     with pytest.raises(TypeError, match="features must return a Guide, .* got Ensemble"):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data
-from pyrodrop.reading.last_layer import most_evident
+from pyrodrop.reading.last_layer import most_evident, most_evident_of_labels
 
 
 def network(outputs: int = 1) -> nn.Sequential:
@@ -100,6 +100,51 @@ def test_noise_is_in_the_units_of_y() -> None:
     torch.testing.assert_close(precision * train.targets.scale**2, plain, rtol=1e-3, atol=0.0)
 
 
+def test_labels_have_the_scale_with_the_largest_evidence() -> None:
+    """By importance sampling from SciPy's Laplace approximation, the evidence is largest near it; draws are from a mode."""
+    g = torch.Generator().manual_seed(0)
+    phi = torch.randn(60, 3, generator=g).double()
+    label = (phi @ torch.tensor([2.0, -1.0, 0.0]).double() + torch.randn(60, generator=g).double() > 0).long()
+    scale = most_evident_of_labels(phi, torch.nn.functional.one_hot(label, 2).double(), bias=False)
+
+    def evidence(sd: float) -> float:
+        """Of two classes, whose difference of weights has sd sqrt(2)."""
+        sign, white = 1 - 2 * label.numpy(), np.random.default_rng(0).normal(size=(20_000, 3))
+
+        def minus(w: np.ndarray) -> float:
+            return float(np.logaddexp(0, phi.numpy() @ w * sign).sum() + (w**2).sum() / (4 * sd**2))
+
+        mode = minimize(minus, np.zeros(3), method="BFGS").x
+        p = 1 / (1 + np.exp(-phi.numpy() @ mode))
+        precision = np.eye(3) / (2 * sd**2) + (phi.numpy().T * p * (1 - p)) @ phi.numpy()
+        draws = mode + np.linalg.solve(np.linalg.cholesky(precision).T, white.T).T
+        log_q = -(white**2).sum(1) / 2 + np.linalg.slogdet(precision)[1] / 2
+        log_p = -np.logaddexp(0, draws @ phi.numpy().T * sign).sum(1) - (draws**2).sum(1) / (4 * sd**2)
+        return float(np.logaddexp.reduce(log_p - 3 * np.log(np.sqrt(2) * sd) - log_q) - np.log(20_000))
+
+    grid = [evidence(scale * factor) for factor in (0.5, 0.8, 1.0, 1.25, 2.0)]
+    assert grid[2] > max(grid[0], grid[4])
+    assert grid[2] > max(grid) - 0.05
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_labels_have_laplace_predictions(outputs: int) -> None:
+    """The gradient of the posterior is 0 at the mean weights, and training rows are predicted."""
+    net, (x, _) = network(outputs), rows()
+    y = torch.bucketize(x[:, 0] + x[:, 1], torch.tensor([0.0, 1.0])[: max(outputs, 2) - 1])
+    run = pyrodrop.last_layer(net, (x, y))
+    weights = run.guide.mean()
+    with torch.no_grad():
+        phi = torch.tanh(net[0](x)).double()
+        logits = phi @ weights["3.weight"].double().T + weights["3.bias"].double()
+    p, target = (logits.sigmoid(), y[:, None].double()) if outputs == 1 else (
+        logits.softmax(1), torch.nn.functional.one_hot(y, outputs).double())  # fmt: skip
+    slope = (target - p).T @ phi - weights["3.weight"] / run.model.priors["3.weight"].scale ** 2
+    assert float(slope.abs().max()) < 1e-3
+    density = run.predict(x, 300).log_density(y[:, None].float() if outputs == 1 else y).mean()
+    assert float(density) > -0.3
+
+
 def test_it_is_saved_and_compared_as_a_fit(tmp_path: Path) -> None:
     x, y = rows()
     run = pyrodrop.last_layer(network(), (x, y[:, 0]))
@@ -133,7 +178,9 @@ def test_a_layer_without_a_bias_is_not_centred() -> None:
 
 X, Y = rows()
 REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "labels": (network, (X, Y[:, 0].long()), "real y"),
+    "labels of one output": (network, (X, torch.arange(40)), "must lie in 0 ... 1"),
+    "labels out of range": (lambda: network(2), (X, torch.arange(40) % 3), "must lie in 0 ... 1"),
+    "one label": (lambda: network(2), (X, torch.zeros(40).long()), "and vary"),
     "columns": (network, (X, Y.expand(-1, 3)), r"y must be \[N, 1\] .*got shape \[40, 3\]"),
     "missing": (network, (X, Y.clone().index_fill_(0, torch.tensor(2), torch.nan)), "y must be finite"),
     "constant": (network, (X, torch.ones(40)), "vary in each column"),

@@ -49,11 +49,20 @@ def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "guides.BernoulliDropout(model, 0.05)" in said
 
 
-def test_class_labels_have_a_mean_field() -> None:
-    x = wiggles(40, 0).x
-    run = recipes.curve((x, (torch.sin(2 * x[:, 0]) > 0).long()), hidden=[20]).fit(steps=3)
-    assert isinstance(run.guide, guides.MeanField)
-    assert run.predict(x, 5).f.shape == (5, 40, 2)
+def test_class_labels_are_predicted_as_by_a_gaussian_process() -> None:
+    """Within .03 nats of scikit-learn's process, on a boundary that is no line."""
+    process = pytest.importorskip("sklearn.gaussian_process")
+    g = torch.Generator().manual_seed(0)
+    x = 4 * torch.rand(500, 2, generator=g) - 2
+    y = (x[:, 1] > torch.sin(3 * x[:, 0]) + 0.2 * torch.randn(500, generator=g)).long()
+    run = recipes.curve((x[:100], y[:100]), hidden=[50]).fit(steps=30)
+    assert run.guide.describe() == "ExactLastLayer(MeanField, Laplace)"
+    prediction = run.predict(x[100:], 100)
+    assert prediction.f.shape == (100, 400, 2)
+    kernel = process.kernels.ConstantKernel(4.0) * process.kernels.RBF(1.0)
+    fitted = process.GaussianProcessClassifier(kernel, random_state=0).fit(x[:100].numpy(), y[:100].numpy())
+    theirs = torch.tensor(fitted.predict_proba(x[100:].numpy())).log().gather(1, y[100:, None]).mean()
+    assert float(prediction.log_density(y[100:]).mean()) > float(theirs) - 0.03
     assert "Curve(MLP(" in repr(recipes.curve((x, x[:, 0])))
 
 
