@@ -415,7 +415,7 @@ class _PerOutput(WeightDistribution):
         ).to(self.like)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        normal = (self.factor.mT @ self.columns(value - self.loc)).square().sum((-3, -2, -1))
+        normal = (self.factor.mT @ self.as_columns(value - self.loc)).square().sum((-3, -2, -1))
         log_scale = self.factor.diagonal(dim1=-2, dim2=-1).log().sum()
         return (log_scale - (normal + self.event_shape.numel() * math.log(2 * math.pi)) / 2).to(self.like)
 
@@ -425,7 +425,7 @@ class _PerOutput(WeightDistribution):
             return values
         return values @ self.turn if len(self.event_shape) == 1 else self.turn @ values
 
-    def columns(self, values: Tensor) -> Tensor:
+    def as_columns(self, values: Tensor) -> Tensor:
         """``[..., *event_shape]`` as ``[..., D, H, 1]``, or ``[..., 1, D H, 1]`` if outputs are dependent."""
         batch = values.shape[: values.dim() - len(self.event_shape)]
         return self.turned(values).reshape(*batch, *self.factor.shape[:2], 1)
@@ -459,7 +459,7 @@ class _LastLayer(NamedTuple):
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
         assert self.bias_at_mean is not None
-        moved = (self.slope @ self.weight.columns(weight - self.weight.loc)).reshape(*weight.shape[:-1])
+        moved = (self.slope @ self.weight.as_columns(weight - self.weight.loc)).reshape(*weight.shape[:-1])
         return self.bias_at_mean.at(self.bias_at_mean.loc - self.bias_at_mean.turned(moved))
 
 

@@ -372,7 +372,8 @@ class Curve(Described):
 
     def fit(self, steps: int | None = None, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
         """Train it, by 3,000 steps (200 of class labels) with lr 0.01 unless others are given; see `pyrodrop.fit`."""
-        steps, chosen = steps_for(self.guide) if steps is None else steps, {"lr": LR, **options}
+        chosen: TrainingOptions = {"lr": LR, **options}
+        steps = steps_for(self.guide) if steps is None else steps
         return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
 
     def describe(self) -> str:

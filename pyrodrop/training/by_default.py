@@ -48,7 +48,7 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
         )
     data = standardised(data)
     fitted = from_gp(model, data, seed=seed)
-    guide = ExactLastLayer(fitted.model)
+    guide: Any = ExactLastLayer(fitted.model)
     _log.info(
         "no guide was given: priors and noise of priors.from_gp, and guides.%s; dropout posteriors are given as "
         "fit(model, guides.BernoulliDropout(model, 0.05), data, steps=...)",

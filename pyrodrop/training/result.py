@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import torch
 from pyro.infer import ELBO
@@ -28,6 +28,7 @@ from pyrodrop.prediction.agreement import check_guide, knows_sites
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import exclusive, outside
+from pyrodrop.training.certificate import Certificate
 from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
 from pyrodrop.training.problem import autoguides, describe, stored
 from pyrodrop.training.program_draws import draw_sites
@@ -35,9 +36,6 @@ from pyrodrop.training.result_data import arguments_at, data_for
 from pyrodrop.training.rows import arguments_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.worth import Report, Worth, of_record, worth_of
-
-if TYPE_CHECKING:
-    from pyrodrop.training.certify import Certificate
 
 
 @dataclass(repr=False)
@@ -176,7 +174,7 @@ class Fit(Posterior):
             (['beyond', 'edge', 'inside'], torch.Size([10, 40, 1]))
         """
         # pyrodrop.training.certify imports this file
-        found: Certificate = import_module("pyrodrop.training.certify").of_members(self, [self], refits, level, seed)
+        found: Certificate = import_module("pyrodrop.training.certify").of_fit(self, refits, level, seed)
         self.certificate = found
         return found
 

@@ -10,7 +10,7 @@ import torch
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.files import Record
-from pyrodrop.training import certify, simulated
+from pyrodrop.training import certificate, certify, simulated
 
 DRAWS = 4000
 
@@ -117,7 +117,7 @@ def test_a_fit_that_is_too_smooth_is_not_certified_by_its_own_functions(monkeypa
     assert found.held["inside"].factor > 1.5
     assert "wrong place" in found.finding or "too narrow" in found.finding
     monkeypatch.setattr(certify, "best_predictor", lambda fit, likelihood, rows, seed: simulated._OfFit(fit, seed, 0.5))
-    assert certify.of_members(fit, [fit], 8, 0.95, 0).held["inside"].coverage > found.held["inside"].coverage + 0.1
+    assert certify.of_fit(fit, 8, 0.95, 0).held["inside"].coverage > found.held["inside"].coverage + 0.1
 
 
 def test_certified_draws_are_moved_from_their_mean_by_the_factor_of_their_region():
@@ -126,7 +126,7 @@ def test_certified_draws_are_moved_from_their_mean_by_the_factor_of_their_region
     x = torch.tensor([[0.1], [2.0], [9.0]])
     assert fit.certificate.regions(x).tolist() == [0, 1, 2]
     plain, moved = fit.predict(x, 40), fit.predict(x, 40, certified=True)
-    for row, name in enumerate(certify.REGIONS):
+    for row, name in enumerate(certificate.REGIONS):
         off = plain.f[:, row] - plain.f[:, row].mean(0)
         assert (moved.f[:, row] - plain.f[:, row].mean(0)).numpy() == pytest.approx(
             (fit.certificate.held[name].factor * off).numpy(), rel=1e-4, abs=1e-5
@@ -144,10 +144,10 @@ def test_a_certificate_is_saved_with_its_fit(tmp_path):
     tensors, plain = fit.certificate.stored()
     for damage, said in (({"scale": -tensors["scale"]}, "finite rows"), ({"rows": tensors["rows"][0]}, "finite rows")):
         with pytest.raises(ValueError, match=said):
-            certify.Certificate.of_file(Record("a file", plain), tensors | damage)
+            certificate.Certificate.of_file(Record("a file", plain), tensors | damage)
     negative = plain | {"held": {"inside": plain["held"]["inside"] | {"factor": -1.0}}}
     with pytest.raises(ValueError, match="at least 0"):
-        certify.Certificate.of_file(Record("a file", negative), tensors)
+        certificate.Certificate.of_file(Record("a file", negative), tensors)
 
 
 def test_the_same_call_finds_the_same_and_the_fit_stays_as_it_was():
@@ -182,4 +182,4 @@ def test_what_cannot_be_certified_is_refused(tmp_path):
     with pytest.raises(ValueError, match="training data and settings"):
         fit.certify()
     with pytest.raises(TypeError, match="network with bands"):
-        certify.of_members(SimpleNamespace(model=lambda x: x), [SimpleNamespace(model=lambda x: x)], 2, 0.9, 0)
+        certify.of_fit(SimpleNamespace(model=lambda x: x), 2, 0.9, 0)

@@ -1,0 +1,200 @@
+"""A certificate: what `pyrodrop.training.certify` found of the bands of a fit, and the factors that repair them.
+
+The region of x follows from v(x), the variance of a process at x given the training rows: inside, at most that of nine
+tenths of these; edge, at most that of all of them; beyond, larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.failed import Failed
+from pyrodrop.files import Record
+from pyrodrop.parts import Card, carded
+from pyrodrop.training.simulated import Kernel
+
+REGIONS = ("inside", "edge", "beyond")
+POINTS = 200  # most training rows, and twice the most rows beyond, at which bands are looked at
+_ROWS = 500  # most rows that place others
+_AWAY = (1.1, 1.25, 1.5)  # multiples of the distance from the middle, at which rows beyond the data are
+_INSIDE, _NEAR = 0.9, 0.01  # share of training rows; ratio of noise, so that a row is no hole in v
+_CENTRE = 0.5  # share of the error that is the same in all refits, above which the centre of the bands is wrong
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Where rows are among the training rows.
+
+    Attributes:
+        kernel: of the process.
+        rows: training rows ``[n, D]``, at most 500.
+        limits: the largest v(x) inside, and that at the edge.
+    """
+
+    kernel: Kernel
+    rows: Tensor
+    limits: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, length: float) -> Regions:
+        """The regions of training rows ``[N, D]``; `length` is that of the process, of standardised columns."""
+        rows = x.detach().cpu().double()[torch.linspace(0, len(x) - 1, min(len(x), _ROWS)).long()]
+        regions = cls(Kernel.of(x, length), rows, torch.empty(0))
+        there = regions.variance(x)
+        return replace(regions, limits=torch.stack([there.quantile(_INSIDE), there.max()]))
+
+    def variance(self, x: Tensor) -> Tensor:
+        """v(x) of rows ``[N, D]``."""
+        inner = self.kernel(self.rows, self.rows)
+        factor = torch.linalg.cholesky(inner + _NEAR * torch.eye(len(inner)).to(inner))
+        across = torch.linalg.solve_triangular(factor, self.kernel(self.rows, x), upper=False)
+        return 2 - across.square().sum(0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The index in `REGIONS` of every row, ``[N]``."""
+        return (self.variance(x)[:, None] > self.limits + 1e-9).sum(1)
+
+    def beyond(self, x: Tensor) -> Tensor:
+        """Rows beyond the data: training rows at the edge, moved away from the middle."""
+        middle, edge = x.mean(0), x[(self(x) > 0).to(x.device)]
+        away = torch.cat([middle + by * (edge - middle) for by in _AWAY])
+        away = away[(self(away) == 2).to(x.device)]
+        return away[torch.linspace(0, len(away) - 1, min(len(away), POINTS // 2)).long()] if len(away) else away
+
+
+@dataclass(frozen=True)
+class Held:
+    """What was found in a region.
+
+    Attributes:
+        coverage: share of data sets and points at which the band holds f.
+        error: standard error of `coverage`, by the differences between data sets.
+        of_y: the same share of intervals of new y; None beyond the data, and of class labels.
+        factor: by which draws are moved away from their mean in ``predict(..., certified=True)``.
+        centre: share of the mean squared error of the mean that is the same in all refits: above a half, the bands are not
+            too narrow but in the wrong place.
+    """
+
+    coverage: float
+    error: float
+    of_y: float | None
+    factor: float
+    centre: float
+
+
+@carded
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """Whether the bands of a fit hold, as `Fit.certify` found. Printing it shows a table.
+
+    Attributes:
+        level: nominal probability of the bands.
+        refits: number of data sets whose fit did not fail.
+        by: what drew the functions, ``"Gaussian process"`` or ``"fit"``.
+        held: what was found in each of the `regions`, by name: inside, edge and beyond.
+        columns: D, the number of columns of f.
+        regions: None if x is no table of real numbers; then all rows are inside.
+    """
+
+    level: float
+    refits: int
+    by: str
+    held: Mapping[str, Held]
+    columns: int
+    regions: Regions | None
+
+    def card(self) -> Card:
+        """The summary that is printed."""
+        facts = {"functions": f"drawn by the {self.by}, the best predictor of the training data"}
+        for name, held in self.held.items():
+            y = "" if held.of_y is None else f", intervals of y {held.of_y:.0%}"
+            facts[name] = f"bands hold f at {held.coverage:.0%} (s.e. {held.error:.1%}){y}; factor {held.factor:.2g}"
+        return Card(f"Bands of {self.level:.0%} in {self.refits} refits", facts | {"finding": self.finding})
+
+    @property
+    def finding(self) -> str:
+        """What it means, in one sentence."""
+        held = self.held["inside"]
+        off = held.coverage - self.level
+        if abs(off) <= max(0.05, 2 * held.error):
+            return "the bands can be trusted inside the data"
+        if off > 0:
+            return "the bands are wider than they need to be"
+        if held.centre > _CENTRE:
+            return (
+                "the bands are in the wrong place: the fit misses the same part of the functions each time, as one that is "
+                "too smooth does: take a lower drop rate, other priors (priors.from_gp), or guides.ExactLastLayer"
+            )
+        return "the bands are too narrow: predict(..., certified=True) widens them"
+
+    def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain data of a file."""
+        plain = {name: getattr(self, name) for name in ("level", "refits", "by", "columns")}
+        held = {name: asdict(each) for name, each in self.held.items()}
+        if self.regions is None:
+            return {}, plain | {"held": held}
+        kernel = self.regions.kernel
+        tensors = {
+            "rows": self.regions.rows,
+            "limits": self.regions.limits,
+            "middle": kernel.middle,
+            "scale": kernel.scale,
+        }
+        return tensors, plain | {"held": held, "length": kernel.length}
+
+    @classmethod
+    def of_file(cls, record: Record, tensors: Mapping[str, Tensor]) -> Certificate:
+        """The certificate that `stored` has described.
+
+        Raises:
+            ValueError: the file is damaged.
+        """
+        held = {}
+        for name in record.record("held").content:
+            each = record.record("held").record(name)
+            numbers = {key: _number(each, key) for key in ("coverage", "error", "factor", "centre")}
+            held[name] = Held(of_y=each.number("of_y", optional=True), **numbers)
+        regions = None
+        if tensors:
+            shapes = {name: value.shape for name, value in tensors.items()}
+            columns = shapes.get("rows", (0, 0))[-1]
+            due = {
+                "rows": (len(tensors.get("rows", ())), columns),
+                "limits": (2,),
+                "middle": (columns,),
+                "scale": (columns,),
+            }
+            sound = shapes == due and all(bool(value.isfinite().all()) for value in tensors.values())
+            if not sound or not bool((tensors["scale"] > 0).all()) or not _number(record, "length") > 0:
+                raise Failed(f"{record.where} must have finite rows, limits, middle and scale in its certificate")
+            kernel = Kernel(tensors["middle"], tensors["scale"], _number(record, "length"))
+            regions = Regions(kernel, tensors["rows"], tensors["limits"])
+        if (
+            "inside" not in held
+            or not held.keys() <= set(REGIONS)
+            or not all(each.factor >= 0 for each in held.values())
+        ):
+            raise Failed(f"{record.where} must have a factor of at least 0 inside, in its certificate")
+        return cls(
+            _number(record, "level"), record.whole("refits"), record.text("by"), held, record.whole("columns"), regions
+        )
+
+    def widened(self, outputs: Tensor, x: Any) -> Tensor:
+        """Draws of outputs ``[S, N, ...]`` at x, moved away from their mean by the factor of each row's region."""
+        factors = torch.tensor([self.held[name].factor if name in self.held else 1.0 for name in REGIONS])
+        place = torch.zeros(outputs.shape[1]).long() if self.regions is None else self.regions(x)
+        by_row = factors[place].to(outputs).reshape(-1, *(1,) * (outputs.dim() - 2))
+        f = outputs[..., : self.columns]
+        mean = f.mean(0)
+        return torch.cat([mean + by_row * (f - mean), outputs[..., self.columns :]], -1)
+
+
+def _number(record: Record, key: str) -> float:
+    value = record.number(key)
+    assert value is not None
+    return value
