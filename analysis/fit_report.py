@@ -76,6 +76,8 @@ def report(fit: Fit, held_out: Data | Split | None, seed: int) -> Report:
         facts["log density of training rows"] = str(worth)
     k_hat_q, facts["Pareto k-hat"] = _k_hat(fit, train, seed)
     facts |= _rates(fit.guide)
+    if fit.certificate is not None:
+        facts["bands"] = f"{fit.certificate.finding} ([Can I trust this band?](docs/trust.md))"
     return Report(scores, facts, tuple(_advice(fit, scores, k_hat_q, seen=held_out is None)))
 
 
