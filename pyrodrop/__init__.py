@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.potential import Potential, potential
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
+    from pyrodrop.training.certificate import Certificate
     from pyrodrop.training.checkpoint import Checkpoint
     from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
@@ -57,6 +58,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Certificate",
     "Checkpoint",
     "EarlyStopping",
     "Elbo",
@@ -113,6 +115,7 @@ _FILES = {
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
     "training.early_stopping": ("EarlyStopping",),
+    "training.certificate": ("Certificate",),
     "training.worth": ("Report", "Worth"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}

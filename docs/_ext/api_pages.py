@@ -59,7 +59,7 @@ TOPICS = {
         "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses",
         "compile_svi", "restart",
     ),
-    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "read", "Reading", "last_layer"),
+    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip
