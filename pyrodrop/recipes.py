@@ -60,7 +60,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.by_default import LR, by_default, standardised, steps_for
+from pyrodrop.training.by_default import by_default, settings_for, standardised
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -372,8 +372,7 @@ class Curve(Described):
 
     def fit(self, steps: int | None = None, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
         """Train it, by 3,000 steps (200 of class labels) with lr 0.01 unless others are given; see `pyrodrop.fit`."""
-        chosen: TrainingOptions = {"lr": LR, **options}
-        steps = steps_for(self.guide) if steps is None else steps
+        steps, chosen = settings_for(self.guide, steps, options)
         return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
 
     def describe(self) -> str:

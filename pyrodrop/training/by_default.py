@@ -2,6 +2,7 @@
 
 The scales of the priors and the noise maximise the evidence of the network's Gaussian process (`priors.from_gp`). The last
 layer of real y has its exact posterior, and that of class labels Laplace's approximation of it (`guides.ExactLastLayer`).
+Where more than two classes have more than 400 weights there, all weights have a `guides.MeanField`, by local noise.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.dataset import standardisation_of
-from pyrodrop.guides import ExactLastLayer
+from pyrodrop.guides import ExactLastLayer, MeanField
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP
 from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
 from pyrodrop.scaling import Standardize
+from pyrodrop.training.settings import TrainingOptions
 
 STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2
+_WEIGHTS = 400  # of the last layer, whose precision matrix of several classes is factorised at each step
 _log = logging.getLogger("pyrodrop")
 
 
@@ -48,7 +51,10 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
         )
     data = standardised(data)
     fitted = from_gp(model, data, seed=seed)
-    guide: Any = ExactLastLayer(fitted.model)
+    weights = list(fitted.model.weight_sites().values())[-2:]
+    large = len(weights[-1]) > 2 and sum(weight.numel() for weight in weights) > _WEIGHTS
+    of_labels = isinstance(fitted.likelihood, Categorical)
+    guide: Any = MeanField(fitted.model) if of_labels and large else ExactLastLayer(fitted.model)
     _log.info(
         "no guide was given: priors and noise of priors.from_gp, and guides.%s; dropout posteriors are given as "
         "fit(model, guides.BernoulliDropout(model, 0.05), data, steps=...)",
@@ -57,9 +63,12 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
     return fitted, guide, data
 
 
-def steps_for(guide: Any) -> int:
-    """The number of steps of a fit without a guide; of class labels, each has several of Newton's method."""
-    return STEPS_OF_LABELS if guide.of_labels else STEPS
+def settings_for(guide: Any, steps: int | None, options: TrainingOptions) -> tuple[int, TrainingOptions]:
+    """The number of steps and the options of a fit without a guide, unless the caller gives others."""
+    if isinstance(guide, MeanField):
+        return STEPS if steps is None else steps, {"lr": LR, "estimator": "local", **options}
+    usual = STEPS_OF_LABELS if guide.of_labels else STEPS  # each has several of Newton's method
+    return usual if steps is None else steps, {"lr": LR, **options}
 
 
 def standardised(data: Dataset) -> Dataset:

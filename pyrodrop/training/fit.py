@@ -27,7 +27,7 @@ from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
 from pyrodrop.threads import outside
-from pyrodrop.training.by_default import LR, by_default, steps_for
+from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
@@ -61,7 +61,8 @@ def fit(
 
     ``fit(model, data)`` is for an MLP under Gaussian noise or class labels, and at most 2,000 rows. It replaces priors and
     noise by those of `priors.from_gp`, standardises data that are not, and trains `guides.ExactLastLayer` by 3,000 steps, or
-    200 of class labels, which are slower; lr 0.01, unless you pass others. `recipes.curve` makes the network, too.
+    200 of class labels, which are slower; lr 0.01, unless you pass others. Of three or more classes with more than 400
+    weights in the last layer it trains `guides.MeanField`, estimator ``local``. `recipes.curve` makes the network, too.
 
     Of models and guides of this package, ``Fit.model`` and ``Fit.guide`` are copies in evaluation mode: a model serves many
     guides, and the same call gives the same result. Every other Pyro program (a function, method, partial, object or module,
@@ -121,7 +122,7 @@ def fit(
     """
     if guide is None or data is None:
         fitted, guide, data = by_default(model, data if guide is None else guide, options.get("seed", 0))
-        model, steps, options = fitted.model, steps_for(guide) if steps is None else steps, {"lr": LR, **options}
+        model, (steps, options) = fitted.model, settings_for(guide, steps, options)
     if steps is None:
         raise TypeError("steps, the number of gradient steps, must be given, fit(..., steps=1000); got none")
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)

@@ -49,6 +49,17 @@ def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "guides.BernoulliDropout(model, 0.05)" in said
 
 
+def test_many_classes_have_a_mean_field() -> None:
+    """A step of Newton's method for all weights of the last layer would take too long."""
+    x = torch.linspace(-2, 2, 60)[:, None]
+    labels = (torch.arange(60) // 10).long()
+    of_six = pyrodrop.fit(mlp(likelihoods.Categorical(), 8), (x, labels), steps=3)
+    assert of_six.guide.describe() == "MeanField"
+    assert of_six.settings["estimator"] == "local"
+    of_two = pyrodrop.fit(mlp(likelihoods.Categorical(), 2), (x, labels % 2), steps=3)
+    assert "ExactLastLayer" in of_two.guide.describe()
+
+
 def test_class_labels_are_predicted_as_by_a_gaussian_process() -> None:
     """Within .03 nats of scikit-learn's process, on a boundary that is no line."""
     process = pytest.importorskip("sklearn.gaussian_process")
