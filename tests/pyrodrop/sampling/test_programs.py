@@ -322,7 +322,7 @@ def test_a_program_is_as_it_was_and_predicts_as_it_was(caplog: pytest.LogCapture
     program.train()
     bias = program.layer.bias.detach().clone()
     with caplog.at_level(logging.WARNING, logger="pyrodrop"):
-        sampled = pyrodrop.sample(program, (X, X[:, 0]), **OPTIONS)
+        sampled = pyrodrop.sample(program, (X, X[:, 0]), max_steps=10, **OPTIONS)
     assert "parameters are not sampled" in caplog.text
     assert "bias" in caplog.text
     assert program.training
