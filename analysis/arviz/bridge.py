@@ -44,7 +44,7 @@ import xarray as xr
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop.analysis.arviz.program_tree import program_tree, scalar_or_array
+from pyrodrop.analysis.arviz.program_tree import program_tree, sampled_tree, scalar_or_array
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.arviz.several import one_tree
 from pyrodrop.analysis.comparison.comparison import check_fits
@@ -58,7 +58,7 @@ from pyrodrop.guides.guide import ALPHA
 from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
-from pyrodrop.sampling import Sampled
+from pyrodrop.sampling import Sampled, SampledProgram
 from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
@@ -90,8 +90,8 @@ def to_arviz(
     """Convert a fit to an ArviZ data tree.
 
     Args:
-        fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
-            `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. The tree of a mapping has a
+        fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled` or `SampledProgram`, or a Gaussian process
+            of `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. The tree of a mapping has a
             dimension ``model`` and the variables that all of them have; its attribute ``left_out`` names the others, and
             ``tree.sel(model=NAME)`` is the tree of one model.
         train: the training data; for a Pyro program, the mapping of its arguments. None if `fit` contains them, which it
@@ -163,6 +163,10 @@ def _tree(
         finite = [replicate for number, replicate in enumerate(many) if number not in many.failed]
         tree = program_tree(finite, train, num_samples, seed)
         return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
+    if isinstance(fit, SampledProgram):
+        if train is not None or test is not None:
+            raise ValueError("train and test must be None for draws of a Pyro program, which have sampled.predict(...)")
+        return _finished(*sampled_tree(fit, num_samples, seed), log_likelihood, 1.0, seed, _ABOUT_CHAINS)
     train = getattr(first, "data", None) if train is None else train
     if not isinstance(train, Dataset) and (train is None or isinstance(train, Mapping | Loader)):
         missing = " that this fit does not hold" if not isinstance(train, Mapping) else ""

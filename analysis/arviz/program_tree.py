@@ -11,6 +11,7 @@ import xarray as xr
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.analysis.comparison.program_draws import Variables, program_draws
+from pyrodrop.sampling.programs import SampledProgram
 from pyrodrop.training.problem import describe
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import data_for
@@ -59,6 +60,38 @@ def program_tree(
         {name: (("chain", "draw"), torch.stack(values).numpy()) for name, values in stats.items()}
     )
     return groups, attrs | {"khat": scalar_or_array([k_hat(chain.log_joint - chain.log_q) for chain in drawn])}
+
+
+def sampled_tree(sampled: SampledProgram, num_samples: int, seed: int) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+    """The groups of draws of the exact posterior of a program, whose chains are Markov chains, and attributes.
+
+    Args:
+        num_samples: draws per chain; if a chain has more, evenly spaced draws are used.
+    """
+    rows = torch.arange(min(num_samples, sampled.draws)) * sampled.draws // min(num_samples, sampled.draws)
+    values = {name: each[:, rows].flatten(0, 1).to(sampled.device) for name, each in sampled.samples.items()}
+    drawn = program_draws(sampled, sampled.data, sampled.chains * len(rows), seed, values)
+
+    def by_chain(variables: Variables) -> xr.Dataset:
+        shape = (sampled.chains, len(rows))
+        return xr.Dataset(
+            {
+                name: (("chain", *dims), each.reshape(*shape, *each.shape[1:]))
+                for name, (dims, each) in variables.items()
+            }
+        )
+
+    groups = {"posterior": by_chain(drawn.posterior), "observed_data": xr.Dataset(drawn.observed)}
+    groups |= {} if drawn.undrawable else {"posterior_predictive": by_chain(drawn.predictive)}
+    groups |= {"log_likelihood": by_chain(drawn.log_likelihood)} if drawn.log_likelihood else {}
+    stats = {name: (("chain", "draw"), each[:, rows].numpy()) for name, each in sampled.stats.items()}
+    groups["sample_stats"] = xr.Dataset(stats)
+    plain = {n: v for n, v in sampled.settings.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
+    attrs: dict[str, Any] = {f"sampler_{name}": value for name, value in plain.items()}
+    diagnostics = {n: np.nan if v is None else v for n, v in sampled.settings["diagnostics"].items()}
+    attrs |= {f"diagnostics_{name}": value for name, value in diagnostics.items()}
+    attrs |= {"posterior_predictive_missing": drawn.undrawable} if drawn.undrawable else {}
+    return groups, {"guide": "exact posterior", "model": describe(sampled.model), **attrs}
 
 
 def _joined(chains: Sequence[Variables]) -> xr.Dataset:

@@ -9,7 +9,7 @@ sample_stats            lp, log_q           [chain, draw]
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from pyrodrop.devices import seeded
 from pyrodrop.prediction.agreement import called, innermost
+from pyrodrop.sampling.programs import SampledProgram
 from pyrodrop.steps import Arguments
 from pyrodrop.training.elbo import common_scale
-from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, many
+from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, guide_at, many
 from pyrodrop.training.result import Fit
 
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
@@ -49,27 +50,40 @@ class ProgramDraws(NamedTuple):
     weighted: list[str]
 
 
-def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -> ProgramDraws:
+def program_draws(
+    fit: Fit | SampledProgram,
+    arguments: Arguments,
+    num_samples: int,
+    seed: int,
+    values: Mapping[str, Tensor] | None = None,
+) -> ProgramDraws:
     """Draws of all sites of a program, with the log densities of each draw.
+
+    Args:
+        values: of the latent sites in place of the guide's draws, ``[num_samples, ...]`` by name; sites that were summed out
+            are then not in `posterior`.
 
     Raises:
         ValueError: a site is in a plate that takes subsamples.
     """
-    model, guide = fit.model, fit.guide
+    model, known = fit.model, {} if values is None else dict(values)
 
-    def traces() -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide, arguments, () if undrawable else None)
+    def guide_of(inputs: Sequence[Tensor]) -> Any:
+        return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, SampledProgram) else fit.guide
+
+    def traces(inputs: Sequence[Tensor]) -> tuple[Any, Any, Any]:
+        drawn, replicated = drawn_anew(model, guide_of(inputs), arguments, () if undrawable else None)
         given = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
         return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
-    undrawable, summed = "", list[str]()
+    undrawable, summed, first = "", list[str](), [value[0] for value in known.values()]
     with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide, arguments, call=called)
+            drawn_anew(model, guide_of(first), arguments, call=called)
         except Undrawable as error:
             undrawable = str(error)
         with Conditioned() as stay:
-            drawn, _, given = traces()
+            drawn, _, given = traces(first)
         nodes = {str(name): node for name, node in given.nodes.items() if _is_site(node) and name not in stay.sites}
         for node in nodes.values():
             check_whole(node)
@@ -80,17 +94,20 @@ def program_draws(fit: Fit, arguments: Arguments, num_samples: int, seed: int) -
         latent = [name for name in nodes if name not in seen]
         summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
 
-        def draw() -> list[Tensor]:
-            drawn, replicated, given = traces()
+        if known:
+            latent = [name for name in latent if name not in summed]
+
+        def draw(*inputs: Tensor) -> list[Tensor]:
+            drawn, replicated, given = traces(inputs)
             _compute_densities((drawn, given), common)
             values = [(given if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
             values += [given.nodes[name]["log_prob"] for name in seen]
             return [*values, given.log_prob_sum(), drawn.log_prob_sum()]
 
-        columns = [value.cpu() for value in many(draw, num_samples, seed, arguments.device)]
+        columns = [value.cpu() for value in many(draw, num_samples, seed, arguments.device, *known.values())]
     named = dict(zip((*latent, *seen), columns, strict=False))
-    first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
-    densities = dict(zip(seen, columns[first:-2], strict=True))
+    sites, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
+    densities = dict(zip(seen, columns[sites:-2], strict=True))
     masks = {name: mask for name in seen if (mask := densities[name].ne(0).any(0)).any()}  # 0 where masked
     return ProgramDraws(
         {_label(name): _variable(nodes, name, named[name]) for name in latent},

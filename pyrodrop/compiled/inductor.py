@@ -39,7 +39,7 @@ from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat
+from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
 from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
@@ -352,6 +352,7 @@ def calling(
     *,
     mapped: bool = False,
     compiled: bool = True,
+    code: str = "",
 ) -> Callable[..., Sequence[Tensor]]:
     """A function of tensors that calls a program, which draws nothing, as one graph.
 
@@ -361,6 +362,7 @@ def calling(
         function: takes the program, as a function of its inputs, and the tensors.
         mapped: whether `function` calls the program for many values of its inputs, along their first axes.
         compiled: whether TorchInductor compiles the graph; if not, its operations are called one by one.
+        code: all that `function` computes besides the program, as text; the compiled graph is then kept for later processes.
 
     Raises:
         Untraceable: the function cannot be recorded, the program not be mapped, or the compiler fails.
@@ -369,13 +371,29 @@ def calling(
     count = sum(node.op == "placeholder" for node in program.graph.nodes) - len(constants)
     call = program.mapped([0] * count + [None] * len(constants)) if mapped else program.module
 
-    def whole(*tensors: Tensor) -> Sequence[Tensor]:
+    def whole(*tensors: Tensor) -> list[Tensor]:
         rest = tensors[len(inputs) :]
-        return function(lambda *values: call(*values, *rest), *tensors[: len(inputs)])
+        return list(function(lambda *values: call(*values, *rest), *tensors[: len(inputs)]))
 
     every = [*inputs, *constants]
+    if not compiled:
+        steps = pure(whole, every)
+        return lambda *tensors: steps.evaluate(*tensors, *constants, *steps.constants)
+
+    def made(options: dict[str, Any]) -> Compiled:
+        make, parts = (
+            partial(compile_graph, whole, every, options),
+            [code, program.text, mapped, sorted(options.items())],
+        )
+        return found_or_made(parts, every, make, lambda _: None) if code else make()
+
+    ways: list[dict[str, Any]] = [{"size_asserts": False}]
+    if not any(tensor.is_cuda for tensor in every):
+        ways.insert(0, NATIVE)
     with torch.no_grad():
-        graph: Any = compile_graph(whole, every, {"size_asserts": False}) if compiled else _graph_of(whole, every)
+        said = "the compiled graph is called from Python, which is slower: %s"
+        candidates = (("", partial(made, options)) for options in ways)
+        _, graph = first_that_works(candidates, lambda _, error: _log.info(said, error))
     return lambda *tensors: graph(*tensors, *constants)
 
 

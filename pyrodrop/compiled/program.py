@@ -185,15 +185,16 @@ class Program:
         """The results of `count` calls, each with its own random numbers, ``[count, ...]``, in blocks of `most_bytes`.
 
         An operation that cannot be mapped raises any error.
+
+        Args:
+            inputs: of all calls, ``[count, ...]``.
         """
-        fixed = [*inputs, *self.constants]
-        if not self.noise:
-            return [value.expand(count, *value.shape).clone() for value in self.module(*fixed)]
-        mapped = self.mapped((*(None for _ in fixed), *(0 for _ in self.noise)))
-        size, blocks = max(1, most_bytes // max(1, self.bytes)), []
+        axes = *(0 for _ in inputs), *(None for _ in self.constants), *(0 for _ in self.noise)
+        mapped, size, blocks = self.mapped(axes), max(1, most_bytes // max(1, self.bytes)), []
         for first in range(0, count, size):
-            noise = zip(*(self.draw() for _ in range(min(size, count - first))), strict=True)
-            blocks.append(mapped(*fixed, *map(torch.stack, noise)))
+            rows = slice(first, min(first + size, count))
+            noise = zip(*(self.draw() for _ in range(rows.stop - first)), strict=True)
+            blocks.append(mapped(*(one[rows] for one in inputs), *self.constants, *map(torch.stack, noise)))
         return [torch.cat(values) for values in zip(*blocks, strict=True)]
 
     @property

@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 _A: Any = torch.ops.aten
 _OPERATION: Any = type(_A.add.Tensor)
+_INDEXES = (_A.index.Tensor, _A.index_put.default, _A.index_put_.default, _A._index_put_impl_.default)
 _SHARES = (operator.getitem, _A._unsafe_view.default)
 
 
@@ -200,6 +201,11 @@ class _Recorder:
             raise
 
     def _call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if operation is _A.log_sigmoid_backward.default:  # mapped, it warns of an output that it resizes
+            slope = self._call(_A.sigmoid.default, (self._call(_A.neg.default, (args[1],), {}),), {})
+            return self._call(_A.mul.Tensor, (args[0], slope), {})
+        if operation in _INDEXES:
+            args = [args[0], self._numbered(args[1]), *args[2:]]
         met: list[Tensor] = []
 
         def value_of(tensor: Tensor) -> Tensor:
@@ -231,6 +237,17 @@ class _Recorder:
         node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
         same = {id(one.value): one for one in met if isinstance(one, RecordedTensor)}
         return self._results(result, node, {} if fresh else same, fresh or fixed, number, given)
+
+    def _numbered(self, indices: Sequence[Any]) -> list[Any]:
+        """Indices with the numbers of entries in place of masks that are made only from numbers, which can be mapped."""
+        numbers: list[Any] = []
+        for index in indices:
+            if isinstance(index, Tensor) and index.dtype == torch.bool and self._is_fixed(index):
+                places = self._call(_A.nonzero.default, (index,), {})
+                numbers += [self._call(_A.select.int, (places, 1, axis), {}) for axis in range(index.dim())]
+            else:
+                numbers.append(index)
+        return numbers
 
     def _is_fixed(self, one: Tensor) -> bool:
         return isinstance(one, RecordedTensor) and one.fixed and _memory(one) not in self._written

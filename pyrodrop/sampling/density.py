@@ -17,10 +17,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import logging
+import math
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pyro
@@ -31,7 +35,7 @@ from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
+from torch import Tensor, fx
 from torch.distributions import Independent, biject_to
 
 from pyrodrop import distributions
@@ -45,6 +49,7 @@ from pyrodrop.likelihoods.censored import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _log = logging.getLogger("pyrodrop")
+_A: Any = torch.ops.aten
 
 TRIES = 100  # to find values of finite energy
 NOT_FINITE = (
@@ -57,6 +62,7 @@ _NOT_PYROS = (
 )
 _NEARER = 0.9  # draw number n to compare is scaled by this to the power n
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+_MOST_OPERATIONS = 1500  # of an energy and its gradient, to compile them unasked
 _REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
 _RADIUS = 2.0  # of the unconstrained initial values of hyperparameters, as in Pyro's init_to_uniform
 
@@ -99,6 +105,8 @@ class Density:
         ValueError: a site has no density, or a support that depends on other sites.
     """
 
+    rank: int = 0  # eigenvalues of the mass matrix, besides the diagonal
+
     def __init__(self, model: NetworkModel, x: Inputs, y: Tensor, likelihood_power: float = 1.0) -> None:
         self.model: NetworkModel = model
         self.x: Inputs = x
@@ -117,7 +125,7 @@ class Density:
     def by_site(self, q: Tensor) -> dict[str, Tensor]:
         """The unconstrained value of every site, ``[..., *shape]``, in vectors ``[..., D]``."""
         return {
-            name: value.reshape(*q.shape[:-1], *site.shape)
+            name: value.reshape((*q.shape[:-1], *site.shape))
             for (name, site), value in zip(self.sites.items(), q.split(self.sizes, -1), strict=True)
         }
 
@@ -130,12 +138,29 @@ class Density:
         with _Power(self.likelihood_power):
             return self.model(*args)
 
+    @property
+    def maps(self) -> bool:
+        """Whether it is worth trying to map the energy over chains."""
+        return self.model.maps_weights
+
+    @property
+    def changes(self) -> str:
+        """What a call changes of the model, as text; empty if it changes nothing."""
+        return self.model.changes_itself
+
+    def pyros(self, values: dict[str, Tensor]) -> Callable[..., Tensor]:
+        """The potential that Pyro's own kernels would use."""
+        return initialize_model(self.joint, (self.x, self.y), initial_params=values)[1]  # type: ignore[no-any-return]
+
+    def log_joint(self, constrained: dict[str, Tensor]) -> Any:
+        """ln p of values on their supports and of the data, without discrete sites."""
+        return poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(self.x, self.y).log_prob_sum()
+
     def energy(self, values: Mapping[str, Tensor]) -> Tensor:
         """U at unconstrained values, a differentiable scalar."""
         constrained = {name: site.to_support(values[name]) for name, site in self.sites.items()}
         with poutine.block(), unchecked():
-            trace = poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(self.x, self.y)
-        log_joint: Any = trace.log_prob_sum()
+            log_joint = self.log_joint(constrained)
         for name, site in self.sites.items():
             log_joint = log_joint + site.to_support.log_abs_det_jacobian(values[name], constrained[name]).sum()
         return -log_joint  # type: ignore[no-any-return]
@@ -169,7 +194,7 @@ class Density:
                 and not site_is_subsample(node)
                 and (name in weights or name in hyper or not node["is_observed"])
             }
-            return {name: _site(name, node, again[name]) for name, node in latent.items()}
+            return {name: site_of(name, node, again[name]) for name, node in latent.items()}
 
     def _traced(self, values: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """The sites of a call with these values."""
@@ -228,7 +253,7 @@ def _ordinary(values: Tensor) -> Tensor:
     return values.clone() if values.is_inference() else values
 
 
-def _site(name: str, node: Any, again: Any) -> Site:
+def site_of(name: str, node: Any, again: Any) -> Site:
     """A latent site; a ValueError if a sampler cannot move it.
 
     Args:
@@ -262,11 +287,12 @@ def _site(name: str, node: Any, again: Any) -> Site:
 
 
 _PROPER = "use a proper prior, such as priors.Gaussian, priors.ARD with a hyperprior, or priors.Horseshoe"
+IMPROPER = f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}"
 _REFUSED: dict[type, str] = {
     distributions.LogUniform: "is log-uniform, which is improper: its density does not integrate to a finite number, and "
     "the posterior has infinite mass around w = 0, so there is nothing to sample (Hron et al. 2018, arXiv:1807.01969). "
     f"For sampling, {_PROPER}",
-    dist.ImproperUniform: f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}",
+    dist.ImproperUniform: IMPROPER,
     distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
     f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
 }
@@ -280,17 +306,19 @@ class Step(NamedTuple):
     """What is compiled together with one evaluation of the energies.
 
     Attributes:
-        function: takes `Energies`, the tensors of chains, the scalars and a vector ``[D]``, and returns U ``[B]`` and dU/dq
+        function: takes `Energies`, the tensors of chains, the scalars and those of `shared`, and returns U ``[B]`` and dU/dq
             ``[B, D]`` at the new q, then other results. If all scalars are 0, q does not move.
         chain_tensors: the number of tensors ``[B, D]``, of which q is the first.
         scalars: the number of scalars.
         carried: the positions of the results that are the first tensors of chains in the next step.
+        shared: the shapes of the tensors that chains share, as a function of D: the scales of the coordinates.
     """
 
     function: Callable[..., Sequence[Tensor]]
     chain_tensors: int
     scalars: int
     carried: tuple[int, ...]
+    shared: Callable[[int], list[tuple[int, ...]]] = lambda size: [(size,)]
 
 
 ENERGY = Step(lambda energies, q, _: energies(q), 1, 0, ())
@@ -331,6 +359,7 @@ class CompiledDensity:
             words = f"{way[0]!r}{', all chains at once' if way[1] else ''}"
             _log.log(level, "no potential energy by engine %s: %s", words, error)
 
+        self._most: float = _MOST_OPERATIONS if engine == "auto" else math.inf
         ways = ((way, functools.partial(self._make, *way, pyros)) for way in self._ways(engine))
         try:
             (self.engine, self.stacked), _ = first_that_works(ways, failed)
@@ -390,7 +419,7 @@ class CompiledDensity:
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
         """The engines to try, in this order, and whether to map the energy over chains."""
         names: list[Name] = [] if engine == "pyro" else ["traced"] if engine == "traced" else ["compiled", "traced"]
-        if self.chains > 1 and self.density.model.maps_weights:
+        if self.chains > 1 and self.density.maps:
             yield from ((name, True) for name in names)
         yield from ((name, False) for name in names)
         yield "pyro", False
@@ -399,12 +428,17 @@ class CompiledDensity:
         """Make the program of a step, and compare it with Pyro at two points."""
         density, self.block = self.density, 1
         zero = torch.zeros((), dtype=density.dtype, device=density.device)
-        energy: Any = functools.partial(_energy_and_gradients, density) if name == "pyro" else self._energy
+        energy: Any = functools.partial(_not_random, density) if name == "pyro" else self._energy
         if mapped:
             most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
+        if name == "compiled" and energy.operations > self._most:
+            raise Untraceable(
+                f"compiling its {energy.operations} operations would take minutes: engine='compiled' does it"
+            )
         function, chains = self.step.function, (self.block, self.size)
-        shapes = [chains] * self.step.chain_tensors + [()] * self.step.scalars + [(self.size,)]
+        shapes: list[tuple[int, ...]] = [chains] * self.step.chain_tensors + [()] * self.step.scalars
+        shapes += self.step.shared(self.size)
         inputs = [zero.expand(shape).contiguous() for shape in shapes]
         self._staying = [tensor + (tensor.shape == chains) for tensor in inputs[1:]]
 
@@ -422,7 +456,8 @@ class CompiledDensity:
         if name == "pyro":
             self._program = functools.partial(step, energy)
         else:
-            self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled")
+            code = f"{function.__qualname__} {[site.shape for site in density.sites.values()]} {_source()}"
+            self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled", code=code)
             if density.device.type in _REPLAY:
                 try:
                     self._program = Replayed(self._program, inputs, self.step.carried)
@@ -445,22 +480,61 @@ class CompiledDensity:
     def _energy(self) -> Program:
         """The recorded energy and gradients of one chain, a function of the sites' values."""
         density = self.density
-        if density.model.changes_itself:
-            raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
+        if density.changes:
+            raise Untraceable(f"{density.changes}, which a trace would freeze")
         values = density.by_site(torch.zeros(self.size, dtype=density.dtype, device=density.device)).values()
         program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
         if program.is_random:
             raise Untraceable("it draws random numbers")
+        _make_failures_nan(program.graph)
         return program
+
+
+def _make_failures_nan(graph: fx.Graph) -> None:
+    """Fill the factor of a matrix with NaN where it does not exist, in place of an error for all chains."""
+    for check in graph.find_nodes(op="call_function", target=_A._linalg_check_errors.default):
+        info = check.args[0]
+        factor = next(node for node in info.args[0].users if node.target is operator.getitem and node.args[1] == 0)
+        graph.erase_node(check)
+        users = list(factor.users)
+        with graph.inserting_after(max(factor, info)):
+            failed = graph.call_function(_A.ne.Scalar, (info, 0))
+        for place in (_A.unsqueeze.default, _A.unsqueeze.default):
+            with graph.inserting_after(failed):
+                failed = graph.call_function(place, (failed, -1))
+        with graph.inserting_after(failed):
+            filled = graph.call_function(_A.masked_fill.Scalar, (factor, failed, math.nan))
+        filled.meta = dict(factor.meta)
+        for user in users:
+            user.replace_input_with(factor, filled)
+
+
+@functools.cache
+def _source() -> str:
+    """A hash of this folder, with all that a step computes besides the density."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
     """U and its gradients by Pyro's handlers, for the value of each site."""
     values = [value.detach().requires_grad_() for value in tensors]
-    with torch.enable_grad(), unchecked():
-        energy = density.energy(dict(zip(density.sites, values, strict=True)))
-        gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+    try:
+        with torch.enable_grad(), unchecked():
+            energy = density.energy(dict(zip(density.sites, values, strict=True)))
+            gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+    except torch.linalg.LinAlgError:  # of a matrix that is singular up to rounding
+        return [value * torch.nan for value in (values[0].detach().sum(), *values)]
     return [energy.detach(), *gradients]
+
+
+def _not_random(density: Density, *tensors: Tensor) -> list[Tensor]:
+    """As `_energy_and_gradients`, which must not draw random numbers."""
+    before = torch.get_rng_state()
+    results = _energy_and_gradients(density, *tensors)
+    if not torch.equal(before, torch.get_rng_state()):
+        raise Untraceable("it draws random numbers")
+    return results
 
 
 def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:
@@ -476,8 +550,7 @@ def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:
         point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
         with seeded(seed, density.device), poutine.block(), unchecked():
             values = {name: value.clone() for name, value in point.items()}
-            _, function, _, _ = initialize_model(density.joint, (density.x, density.y), initial_params=values)
-            gradients, energy = potential_grad(function, values)
+            gradients, energy = potential_grad(density.pyros(values), values)
         if bool(energy.isfinite()) and bool((gradient := density.flat(gradients)).isfinite().all()):
             found.append((density.flat(point), energy, gradient))
         if len(found) == 2:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +22,7 @@ from pyrodrop.sampling.tuning import FEW
 
 MOST_R_HAT = 1.05
 LEAST_ESS = 400.0
+LEAST_BFMI = 0.3
 _SOME = 10  # points, about, for R-hat within chains
 
 
@@ -42,7 +43,12 @@ class Diagnostics(Described):
         chains: number of chains. R-hat of one chain compares its halves.
         r_hat_within: median over chains and some of the points of the R-hat of f between the halves of a chain; None if
             the chains have mixed or there is only one.
+        e_bfmi: the mean square of the change of energy between draws, over the variance of energy (Betancourt 2016,
+            https://arxiv.org/abs/1604.00695). None of kernel mclmc.
     """
+
+    WHAT: ClassVar[tuple[str, str]] = ("f", "the log likelihood")
+    ADVICE: ClassVar[str] = ""
 
     r_hat_f: float
     r_hat_log_likelihood: float
@@ -53,6 +59,7 @@ class Diagnostics(Described):
     energy_rounding: float
     chains: int
     r_hat_within: float | None = None
+    e_bfmi: float | None = None
 
     @property
     def few(self) -> str:
@@ -65,11 +72,11 @@ class Diagnostics(Described):
     @property
     def problems(self) -> list[str]:
         """Reasons not to use the draws, as sentences; empty if there is none."""
-        sentences = []
+        sentences, (f, density) = [], self.WHAT
         r_hat = _worst(self.r_hat_f, self.r_hat_log_likelihood)
         if not r_hat <= MOST_R_HAT:
             sentences.append(
-                f"the chains have not mixed: R-hat of f is {self.r_hat_f:.3f} and of the log likelihood "
+                f"the chains have not mixed: R-hat of {f} is {self.r_hat_f:.3f} and of {density} "
                 f"{self.r_hat_log_likelihood:.3f}, above {MOST_R_HAT}"
             )
             if self.r_hat_within is not None and self.r_hat_within <= MOST_R_HAT:
@@ -80,11 +87,19 @@ class Diagnostics(Described):
                 )
         if not min(self.ess_f, self.ess_log_likelihood) >= LEAST_ESS:
             sentences.append(
-                f"there are few effective draws: {self.ess_f:.0f} of f and {self.ess_log_likelihood:.0f} of the log "
-                f"likelihood, below {LEAST_ESS:.0f}"
+                f"there are few effective draws: {self.ess_f:.0f} of {f} and {self.ess_log_likelihood:.0f} of "
+                f"{density}, below {LEAST_ESS:.0f}"
             )
         if self.diverging:
             sentences.append(f"trajectories diverged before {self.diverging} draws")
+        stuck = self.e_bfmi is not None and not self.e_bfmi >= LEAST_BFMI
+        if stuck:
+            sentences.append(
+                f"energy changes too little between draws to reach all of its values: E-BFMI is {self.e_bfmi:.2f}, below "
+                f"{LEAST_BFMI}"
+            )
+        if self.ADVICE and (stuck or self.diverging):
+            sentences.append(self.ADVICE)
         if self.energy_rounding > MOST_ROUNDING:
             sentences.append(
                 f"energies are rounded by {self.energy_rounding:.2g} nats, above {MOST_ROUNDING}: use dtype=torch.float64"
@@ -108,15 +123,16 @@ class Diagnostics(Described):
         numbers = isinstance(values, Mapping) and all(
             isinstance(value, int | float | None) for value in values.values()
         )
-        if not numbers or not names ^ values.keys() <= {"r_hat_within"} or not isinstance(values["chains"], int):
+        if not numbers or not names ^ values.keys() <= _OPTIONAL or not isinstance(values["chains"], int):
             raise ValueError("diagnostics must be numbers by name")
-        known: dict[str, Any] = {n: math.nan if v is None and n != "r_hat_within" else v for n, v in values.items()}
+        known: dict[str, Any] = {n: math.nan if v is None and n not in _OPTIONAL else v for n, v in values.items()}
         return cls(**known)
 
     def describe(self) -> str:
+        f, density = self.WHAT
         numbers = (
-            f"R-hat of f {self.r_hat_f:.3f}, of the log likelihood {self.r_hat_log_likelihood:.3f}; effective draws of f "
-            f"{self.ess_f:.0f} (median {self.ess_f_median:.0f}), of the log likelihood {self.ess_log_likelihood:.0f}; "
+            f"R-hat of {f} {self.r_hat_f:.3f}, of {density} {self.r_hat_log_likelihood:.3f}; effective draws of {f} "
+            f"{self.ess_f:.0f} (median {self.ess_f_median:.0f}), of {density} {self.ess_log_likelihood:.0f}; "
             f"{self.diverging} divergent"
         )
         judged = "; ".join(self.problems) or (
@@ -125,12 +141,34 @@ class Diagnostics(Described):
         return f"{numbers}. {judged}{self.few and '; '}{self.few}."
 
 
+class ProgramDiagnostics(Diagnostics):
+    """Diagnostics of the draws of a Pyro program: its sites take the place of f, and its log density that of the likelihood.
+
+    Every number of a site counts, in the coordinates of its support. Names are those of `Diagnostics`.
+    """
+
+    WHAT = "the sites", "the log density"
+    ADVICE = (
+        "parts of the posterior may be missing, as where the scale of a site depends on another: write the program in other "
+        "coordinates, as by pyro.infer.reparam.LocScaleReparam(0.0)"
+    )
+
+
+_OPTIONAL = {"r_hat_within", "e_bfmi"}
 MOST_ROUNDING = 0.05
 """nats; the acceptance probability is then wrong by a few per cent at most."""
 
 
-def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding: float) -> Diagnostics:
-    """Diagnostics from f ``[chains, draws, ...]``, the log likelihood ``[chains, draws]`` and the number of divergences."""
+def diagnose(
+    f: Tensor,
+    log_likelihood: Tensor,
+    diverging: int,
+    energy_rounding: float,
+    energy: Tensor | None = None,
+    kind: type[Diagnostics] = Diagnostics,
+) -> Diagnostics:
+    """Diagnostics from f ``[chains, draws, ...]``, the log likelihood and the energy ``[chains, draws]``, and the number of
+    divergences."""
     columns = f.flatten(2).double().cpu().numpy()
     moving = columns[..., columns.reshape(-1, columns.shape[-1]).std(0) > 0]  # an f without spread, as of a dead ReLU
     if moving.shape[-1] == 0:
@@ -140,7 +178,7 @@ def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding:
     ess = [min(bulk, tail) for bulk, tail, _ in each]
     r_hat, r_hat_likelihood = _worst(*(r_hat for *_, r_hat in each)), _r_hat_of(likelihoods)
     apart = len(f) > 1 and not _worst(r_hat, r_hat_likelihood) <= MOST_R_HAT
-    return Diagnostics(
+    return kind(
         r_hat_f=r_hat,
         r_hat_log_likelihood=r_hat_likelihood,
         ess_f=_least(ess),
@@ -150,7 +188,14 @@ def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding:
         energy_rounding=energy_rounding,
         chains=len(f),
         r_hat_within=_within(moving) if apart else None,
+        e_bfmi=None if energy is None else _e_bfmi(energy),
     )
+
+
+def _e_bfmi(energy: Tensor) -> float:
+    """E-BFMI of all chains ``[chains, draws]`` together."""
+    change = energy.diff(dim=1).square().mean()
+    return float(change / (energy - energy.mean()).square().mean())
 
 
 def _within(values: Any) -> float | None:

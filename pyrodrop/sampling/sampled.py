@@ -134,6 +134,7 @@ class Sampled(Posterior):
             self.log_likelihood(chosen).double().sum(2),
             int(self.stats["diverging"].sum()),
             float(self.settings["energy_rounding"]),
+            self.stats.get("energy"),
         )
 
     def stored(self) -> Stored:

@@ -17,7 +17,18 @@ An Adaptive-MCMC Scheme for Setting Trajectory Lengths in Hamiltonian Monte Carl
 https://proceedings.mlr.press/v130/hoffman21a.html). With one chain q = m, so that this gradient is 0. With fewer than 4
 chains both m are therefore the mean over chains and recent transitions; the gradient is then noisier.
 
-Mass matrix: M^-1 is the variance of every coordinate over chains and recent transitions.
+Mass matrix of networks: M^-1 is the variance of every coordinate over chains and recent transitions. Chains in different
+modes widen it; with the mass matrix of programs, chains of a 2-50-1 network mix more slowly.
+
+Mass matrix of programs: M^-1 is such that M^-1 dU/dq has the covariance of q, which makes the Fisher divergence between
+the posterior and a Gaussian least, first for the diagonal and then for the remaining low rank,
+
+    M^-1 = S (1 + V (Lambda - 1) V^T) S,     s_i^2 = sd(q_i) / sd(dU/dq_i)
+
+V and Lambda are eigenvectors and eigenvalues outside of [1/2, 2] of the geometric mean of the covariance of q / s and the
+inverse of that of s dU/dq (Seyboldt, Carlson & Carpenter 2026, https://arxiv.org/abs/2603.18845). For a Gaussian posterior
+both are exact for any points, also before the chains have reached it. So deviations are from the mean of each chain, and
+chains in different modes do not widen them.
 
 For microcanonical Monte Carlo, step size, scales and length. No step is rejected, so the draws have a bias that grows with
 the step size, which is tuned so that the change of energy in a step has a given mean square v per dimension,
@@ -32,6 +43,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +52,8 @@ from torch import Tensor
 FEW = 4  # chains; the mean of fewer is a poor estimate of the posterior mean
 _CLIP = 3.0  # standard deviations, of the steps of ln T
 _RATE = 0.05  # of these steps
+_LOW_RANK = math.log(2)  # least size of the logarithm of an eigenvalue
+_FAR = 10.0  # median deviations of energy
 _KEPT = 0.8  # factor of the weights of past transitions at each new one, for the microcanonical step size
 
 
@@ -117,7 +131,7 @@ def chees_gradient(
     q: Tensor,
     proposed: Tensor,
     momentum: Tensor,
-    inverse_mass: Tensor,
+    metric: Metric,
     accepted: Tensor,
     time: float,
     centre: Tensor | None = None,
@@ -126,7 +140,7 @@ def chees_gradient(
 
     Args:
         q, proposed, momentum: of every chain before the trajectory, and after it, ``[C, D]``.
-        inverse_mass: diagonal of M^-1, ``[D]``.
+        metric: of M.
         accepted: acceptance probability of every chain, ``[C]``; 0 where the trajectory diverged.
         time: h T.
         centre: replaces both means over chains, ``[D]``, for few chains.
@@ -136,24 +150,123 @@ def chees_gradient(
     proposed, momentum = (torch.where(sound[:, None], value, torch.zeros_like(value)) for value in (proposed, momentum))
     before = q - (q.mean(0) if centre is None else centre)
     after = proposed - (weight @ proposed if centre is None else centre)
-    change = (after**2 / inverse_mass).sum(1) - (before**2 / inverse_mass).sum(1)
+    lengths = (metric.root(each / metric.scale, -0.5).square().sum(1) for each in (after, before))
+    change = next(lengths) - next(lengths)
     return time * float((weight * change * (after * momentum).sum(1)).sum())
+
+
+class Metric(NamedTuple):
+    """M^-1 = S (1 + V (Lambda - 1) V^T) S: s ``[D]``, V ``[D, K]`` and Lambda ``[K]``, or s alone."""
+
+    scale: Tensor
+    vectors: Tensor | None = None
+    values: Tensor | None = None
+
+    def root(self, z: Tensor, power: float) -> Tensor:
+        """(1 + V (Lambda - 1) V^T)^power z, for z ``[..., D]``."""
+        if self.vectors is None or self.values is None:
+            return z
+        return z + ((z @ self.vectors) * (self.values**power - 1)) @ self.vectors.T
+
+    def velocity(self, p: Tensor) -> Tensor:
+        """M^-1 p."""
+        return self.scale * self.root(self.scale * p, 1.0)
+
+    def log_size(self) -> float:
+        """The logarithm of the determinant of M^-1, per dimension."""
+        low = 0.0 if self.values is None else float(self.values.log().sum()) / len(self.scale)
+        return 2 * float(self.scale.log().mean()) + low
+
+    def to(self, like: Tensor) -> Metric:
+        """In the dtype of a tensor, and on its device."""
+        return Metric(*(None if tensor is None else tensor.to(like) for tensor in self))  # type: ignore[arg-type]
+
+
+class Fisher:
+    """Moments of q and dU/dq within chains, in two windows: the older one is the estimate, and is left when it is old.
+
+    Args:
+        like: a tensor ``[C, D]`` on the device of the chains.
+        rank: K, the most eigenvalues to use; 0 for a diagonal.
+    """
+
+    def __init__(self, like: Tensor, rank: int) -> None:
+        self.like, self.rank = like.double(), rank
+        self._windows = [self._empty(), self._empty()]
+
+    def _empty(self) -> dict[str, Any]:
+        zero, size = torch.zeros_like(self.like), self.like.shape[1]
+        products = torch.zeros(2, size, size).to(zero) if self.rank else torch.zeros(2, size).to(zero)
+        return {"counts": zero[:, :1], "sums": torch.stack([zero, zero]), "products": products, "first": None}
+
+    def learn(self, q: Tensor, gradient: Tensor, energy: Tensor) -> None:
+        """Account for positions and gradients ``[C, D]`` of the chains whose energy ``[C]`` is not far above the others'."""
+        above = energy.double() - energy.double().median()
+        self.near: Tensor = (above <= _FAR * (1 + above.abs().median())).double()
+        kept = self.near[:, None]
+        for window in self._windows:
+            both = torch.stack([q.double(), gradient.double()])
+            if window["first"] is None:  # moments about it lose no digits
+                window["first"] = both
+            both = both - window["first"]
+            window["counts"] = window["counts"] + kept
+            window["sums"] += kept * both
+            window["products"] += (kept * both).mT @ both if self.rank else (kept * both**2).sum(1)
+
+    def turn(self) -> None:
+        """Leave the older window."""
+        self._windows = [self._windows[1], self._empty()]
+
+    def mean(self) -> Tensor:
+        """The mean of every coordinate, over chains and the older window, ``[D]`` in float64."""
+        window = self._windows[0]
+        return (window["first"] + window["sums"] / window["counts"].clamp_min(1))[0].mean(0)  # type: ignore[no-any-return]
+
+    def metric(self, low_rank: bool = True) -> Metric:
+        """The metric of the older window, in float64; without `low_rank`, Lambda is 1."""
+        window, number = self._windows[0], float(self._windows[0]["counts"].sum())
+        means = window["sums"] / window["counts"].clamp_min(1).sqrt()
+        inner = means.mT @ means if self.rank else means.square().sum(1)
+        covariance = (window["products"] - inner) / max(number, 1)
+        spread = torch.diagonal(covariance, dim1=1, dim2=2) if self.rank else covariance
+        q, g = spread.clamp_min(1e-30)
+        scale = (q / g).clamp(1e-16, 1e16) ** 0.25
+        if not self.rank:
+            return Metric(scale)
+        few = 5 / (number + 5)
+        eye = torch.eye(len(scale)).to(scale)
+        points = (1 - few) * covariance[0] / scale.outer(scale) + few * eye
+        slopes = (1 - few) * covariance[1] * scale.outer(scale) + few * eye
+        values, vectors = torch.linalg.eigh(_geometric_mean(points, slopes))
+        chosen = values.log().abs().argsort(descending=True)[: self.rank]
+        values, vectors = values[chosen], vectors[:, chosen]
+        kept = low_rank & (values.log().abs() > _LOW_RANK)
+        return Metric(scale, vectors, torch.where(kept, values, 1.0))
+
+
+def _geometric_mean(a: Tensor, b: Tensor) -> Tensor:
+    """The positive definite X with X b X = a."""
+    values, vectors = torch.linalg.eigh(b)
+    root = vectors * values.clamp_min(1e-12).sqrt()
+    half, inverse = root @ vectors.T, (vectors / values.clamp_min(1e-12).sqrt()) @ vectors.T
+    inner, axes = torch.linalg.eigh(half @ a @ half)
+    return inverse @ (axes * inner.clamp_min(1e-24).sqrt()) @ axes.T @ inverse  # type: ignore[no-any-return]
 
 
 class Mass:
     """The variance of every coordinate, over chains and with exponentially decreasing weights over transitions.
 
     Args:
-        like: a tensor ``[D]`` on the device of the chains.
+        like: a tensor ``[C, D]`` on the device of the chains.
     """
 
     def __init__(self, like: Tensor) -> None:
-        self._mean = torch.zeros_like(like, dtype=torch.float64)
+        self._mean = torch.zeros_like(like[0], dtype=torch.float64)
         self._square = torch.zeros_like(self._mean)
         self._weight = 0.0
         self._count = 0
 
-    def learn(self, q: Tensor) -> None:
+    def learn(self, q: Tensor, *_: Tensor) -> None:
         """Account for the positions of all chains ``[C, D]``."""
         rate, q = 0.02, q.double()
         self._weight = (1 - rate) * self._weight + rate
@@ -161,17 +274,15 @@ class Mass:
         self._square += rate * ((q**2).mean(0) - self._square)
         self._count += len(q)
 
-    @property
     def mean(self) -> Tensor:
         """The mean of every coordinate, over chains and recent transitions, ``[D]`` in float64."""
         return self._mean / self._weight
 
-    def inverse(self) -> Tensor:
-        """The diagonal of M^-1, ``[D]`` in float64: shrunk towards 1e-3 if there are few positions, as in Stan."""
-        mean = self._mean / self._weight
-        variance = (self._square / self._weight - mean**2).clamp_min(0)
+    def metric(self, _: bool = False) -> Metric:
+        """The metric in float64: shrunk towards a variance of 1e-3 if there are few positions, as in Stan."""
+        variance = (self._square / self._weight - self.mean() ** 2).clamp_min(0)
         few = 5 / (min(self._count, 1000) + 5)
-        return (1 - few) * variance + few * 1e-3
+        return Metric(((1 - few) * variance + few * 1e-3).sqrt())
 
 
 def van_der_corput(number: int) -> float:
@@ -183,13 +294,13 @@ def van_der_corput(number: int) -> float:
     return total
 
 
-def reasonable_step_size(accepts: Callable[[float], bool]) -> float:
+def reasonable_step_size(accepts: Callable[[float], bool], eps: float = 1e-3) -> float:
     """A step size whose single step half of the chains would accept (Hoffman & Gelman 2014, algorithm 4).
 
     Args:
         accepts: whether a single step of this size is accepted with probability 1/2 or more, in the median of the chains.
+        eps: the first to try.
     """
-    eps = 1e-3
     rises = accepts(eps)
     for _ in range(60):
         new = eps * 2 if rises else eps / 2

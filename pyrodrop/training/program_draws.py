@@ -10,14 +10,14 @@ whose probabilities depend on the latent sites.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.distributions import Unit
+from pyro.distributions import Delta, Unit
 from pyro.poutine.condition_messenger import ConditionMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.uncondition_messenger import UnconditionMessenger
@@ -44,7 +44,13 @@ Sites = dict[str, Tensor]
 
 @exclusive()
 def draw_sites(
-    model: Any, guide: Any, arguments: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
+    model: Any,
+    guide: Any,
+    arguments: Arguments,
+    num_samples: int,
+    seed: int,
+    sites: Sequence[str] | None = None,
+    values: Mapping[str, Tensor] | None = None,
 ) -> Sites:
     """Draws of the sites of a program, ``[S, ...]`` each.
 
@@ -52,6 +58,7 @@ def draw_sites(
         arguments: of model and guide; observations among them are drawn anew.
         num_samples: S.
         sites: names of those to return; None for all. Sites after the last of them are not drawn.
+        values: of the latent sites in place of the guide's draws, ``[S, ...]`` by name.
 
     Raises:
         TypeError: the program cannot be called with these arguments; `sites` is not a sequence of names.
@@ -62,9 +69,11 @@ def draw_sites(
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
     place = made_on(arguments.device)
+    known = {} if values is None else dict(values)
     with torch.no_grad(), poutine.block(), place:
         with seeded(seed, arguments.device):
-            _, trace = drawn_anew(model, guide, arguments, sites, called)
+            first = guide if values is None else guide_at({name: value[0] for name, value in known.items()})
+            _, trace = drawn_anew(model, first, arguments, sites, called)
         drawn = {
             str(name): site
             for name, site in trace.nodes.items()
@@ -77,30 +86,45 @@ def draw_sites(
         for name in names:
             check_whole(drawn[name])
 
-        def draw() -> list[Tensor]:
-            nodes = drawn_anew(model, guide, arguments, sites)[1].nodes
+        def draw(*inputs: Tensor) -> list[Tensor]:
+            its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
+            nodes = drawn_anew(model, its_guide, arguments, sites)[1].nodes
             return [nodes[name]["value"] for name in names]
 
-        return dict(zip(names, many(draw, num_samples, seed, arguments.device), strict=True))
+        return dict(zip(names, many(draw, num_samples, seed, arguments.device, *known.values()), strict=True))
 
 
-def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: torch.device) -> list[Tensor]:
+def guide_at(values: Mapping[str, Tensor]) -> Callable[..., None]:
+    """A guide that has these values of sites, by name."""
+
+    def guide(*_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            pyro.sample(name, Delta(value, event_dim=value.dim()))
+
+    return guide
+
+
+def many(
+    draw: Callable[..., list[Tensor]], num_samples: int, seed: int, device: torch.device, *inputs: Tensor
+) -> list[Tensor]:
     """The results of S calls, ``[S, ...]`` each, made at once if the call can be recorded and mapped.
 
     Args:
-        draw: returns tensors; its calls may differ in their random numbers alone.
+        draw: returns tensors; its calls may differ in their random numbers and inputs alone.
         num_samples: S.
+        inputs: of all calls, ``[S, ...]``; none if the calls have no inputs.
 
     Raises:
         ValueError: they do not fit into memory.
     """
     with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        _check_memory(sum(value.nbytes for value in draw()), num_samples, device)
+        _check_memory(sum(value.nbytes for value in draw(*(one[0] for one in inputs))), num_samples, device)
+    each = [[one[number] for one in inputs] for number in range(num_samples)]
     with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        mapped = _mapped(draw, seed, device) if num_samples >= _WORTH_A_TRACE else None
+        mapped = _mapped(draw, each, seed, device) if num_samples >= _WORTH_A_TRACE else None
         if mapped is not None:
             return mapped(num_samples)
-        values = [draw() for _ in range(num_samples)]
+        values = [draw(*its) for its in each]
     return [torch.stack(draws) for draws in zip(*values, strict=True)]
 
 
@@ -222,23 +246,31 @@ def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
         )
 
 
-def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -> Callable[[int], list[Tensor]] | None:
-    """A function of the number of draws that makes all of them at once; None if `draw` cannot be recorded or mapped."""
+def _mapped(
+    draw: Callable[..., list[Tensor]], each: Sequence[Sequence[Tensor]], seed: int, device: torch.device
+) -> Callable[[int], list[Tensor]] | None:
+    """A function of the number of draws that makes all of them at once; None if `draw` cannot be recorded or mapped.
+
+    Args:
+        each: the inputs of every draw.
+    """
     from pyrodrop.compiled import Untraceable, pure
 
     try:
-        program = pure(lambda _: [value.clone() for value in draw()], [start := torch.zeros((), device=device)])
+        count, start = len(each[0]), torch.zeros((), device=device)
+        program = pure(lambda *its: [value.clone() for value in draw(*its[:count])], [*each[0], start])
         if program.draws_itself:
             operation = str(program.draws_itself[0]).split(".")[1].strip("_")
             raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
 
-        def several(count: int) -> list[Tensor]:
-            return program.many(count, start, most_bytes=_BYTES)
+        def several(number: int) -> list[Tensor]:
+            stacked = [torch.stack(values) for values in zip(*each[:number], strict=True)]
+            return program.many(number, *stacked, start.expand(number), most_bytes=_BYTES)
 
         with seeded(seed, device):
             ours = several(_CHECKED)
         with seeded(seed, device):
-            theirs = [draw() for _ in range(_CHECKED)]
+            theirs = [draw(*its) for its in each[:_CHECKED]]
     except Untraceable as error:
         _log.info("the program is called for every draw: %s", error)
         return None

@@ -12,6 +12,7 @@ from pyrodrop.sampling import density
 from pyrodrop.sampling.chains import State
 from pyrodrop.sampling.density import CompiledDensity, Density, density_of
 from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.tuning import Metric
 
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
 Y = torch.sin(3 * X)
@@ -62,7 +63,7 @@ def hmc(density: Density, q: Tensor, engine: str, inverse_mass: Tensor | None = 
     compiled = CompiledDensity(density, len(q), engine, HMC.step)
     kernel = HMC(compiled, q, torch.Generator().manual_seed(0), 100, target_acceptance=0.651, max_steps=1000)
     if inverse_mass is not None:
-        kernel.tuned = kernel.tuned._replace(inverse_mass=inverse_mass)
+        kernel.tuned = kernel.tuned._replace(metric=Metric(inverse_mass.sqrt()))
     return kernel
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pyrodrop.sampling.tuning import Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
+from pyrodrop.sampling.tuning import Fisher, Mass, Metric, StepSize, TrajectoryLength, chees_gradient, van_der_corput
 
 
 def test_the_van_der_corput_sequence() -> None:
@@ -49,7 +49,7 @@ def test_the_gradient_is_that_of_chees() -> None:
 
     t, h = 0.7, 1e-5
     numerical = t * (chees(t + h) - chees(t - h)) / (2 * h)
-    ours = chees_gradient(q, *ends(t), scale, torch.ones(100, dtype=torch.float64), t)
+    ours = chees_gradient(q, *ends(t), Metric(scale.sqrt()), torch.ones(100, dtype=torch.float64), t)
     assert ours == pytest.approx(numerical, rel=1e-7)
 
 
@@ -60,9 +60,9 @@ def test_the_gradient_of_one_chain_is_about_a_given_centre() -> None:
     change = sum((proposed[0, i] - centre[i]) ** 2 / inverse_mass[i] for i in range(3))
     change -= sum((q[0, i] - centre[i]) ** 2 / inverse_mass[i] for i in range(3))
     want = 0.3 * float(change * sum((proposed[0, i] - centre[i]) * p[0, i] for i in range(3)))
-    accepted = torch.tensor([0.8], dtype=torch.float64)
-    assert chees_gradient(q, proposed, p, inverse_mass, accepted, 0.3, centre) == pytest.approx(want)
-    assert abs(chees_gradient(q, proposed, p, inverse_mass, accepted, 0.3)) < 1e-12
+    accepted, metric = torch.tensor([0.8], dtype=torch.float64), Metric(inverse_mass.sqrt())
+    assert chees_gradient(q, proposed, p, metric, accepted, 0.3, centre) == pytest.approx(want)
+    assert abs(chees_gradient(q, proposed, p, metric, accepted, 0.3)) < 1e-12
 
 
 def test_a_trajectory_that_diverged_does_not_count() -> None:
@@ -70,9 +70,11 @@ def test_a_trajectory_that_diverged_does_not_count() -> None:
     q, proposed, momentum = torch.randn(3, 9, 4, generator=generator)
     accepted = torch.rand(9, generator=generator)
     accepted[4] = 0
-    wanted = chees_gradient(q, proposed, momentum, torch.ones(4), accepted, 1.0)
+    wanted = chees_gradient(q, proposed, momentum, Metric(torch.ones(4)), accepted, 1.0)
     proposed[4], momentum[4] = math.nan, math.inf
-    assert chees_gradient(q, proposed, momentum, torch.ones(4), accepted, 1.0) == pytest.approx(wanted, rel=1e-5)
+    assert chees_gradient(q, proposed, momentum, Metric(torch.ones(4)), accepted, 1.0) == pytest.approx(
+        wanted, rel=1e-5
+    )
     assert math.isfinite(wanted)
 
 
@@ -97,16 +99,76 @@ def test_a_gradient_that_cannot_be_scaled_leaves_the_trajectory_length(gradient:
     assert length.now == pytest.approx(2.0)
 
 
-def test_the_mass_matrix_is_the_variance() -> None:
+def test_the_mass_matrix_of_networks_is_the_variance() -> None:
     generator = torch.Generator().manual_seed(0)
-    scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(torch.zeros(3))
+    scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(torch.zeros(64, 3))
     drawn = [5 + scale * torch.randn(64, 3, generator=generator) for _ in range(400)]
     for q in drawn:
-        mass.learn(q)
+        mass.learn(q, q)
     weights = 0.98 ** np.arange(400)[::-1]
     values = torch.stack(drawn).double().numpy()
     mean = np.average(values.mean(1), axis=0, weights=weights)
     variance = np.average(((values - mean) ** 2).mean(1), axis=0, weights=weights)
     few = 5 / 1005
-    np.testing.assert_allclose(mass.inverse().numpy(), (1 - few) * variance + few * 1e-3, rtol=1e-4)
-    np.testing.assert_allclose(mass.mean.numpy(), mean, rtol=1e-5)
+    want = (1 - few) * variance + few * 1e-3
+    np.testing.assert_allclose(mass.metric().scale.square().numpy(), want, rtol=1e-4)
+    np.testing.assert_allclose(mass.mean().numpy(), mean, rtol=1e-5)
+
+
+def gaussian(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A covariance with scales of three orders of magnitude and two strong correlations, and its inverse."""
+    generator = torch.Generator().manual_seed(1)
+    directions = torch.randn(size, 2, dtype=torch.float64, generator=generator)
+    scales = torch.logspace(-1, 2, size, dtype=torch.float64)
+    covariance = scales[:, None] * (torch.eye(size) + 20 * directions @ directions.T) * scales
+    return covariance, torch.linalg.inv(covariance)
+
+
+@pytest.mark.parametrize("spread", [1.0, 50.0])
+def test_the_metric_of_a_gaussian_is_its_covariance_wherever_the_chains_are(spread: float) -> None:
+    """dU/dq = C^-1 (q - m): exact up to the shrinkage, although the points have another spread and other means."""
+    covariance, precision = gaussian(8)
+    root = torch.linalg.cholesky(covariance)
+    generator, fisher = torch.Generator().manual_seed(2), Fisher(torch.zeros(16, 8), 8)
+    centres = 100 * torch.randn(16, 8, dtype=torch.float64, generator=generator)
+    for _ in range(400):
+        q = centres + spread * torch.randn(16, 8, dtype=torch.float64, generator=generator) @ root.T
+        fisher.learn(q, (q - 3.0) @ precision, torch.zeros(16))
+    metric, z = fisher.metric(), torch.eye(8, dtype=torch.float64)
+    eigenvalues = torch.linalg.eigvals(metric.velocity(z) @ precision).real
+    assert bool((eigenvalues.log().abs() < math.log(3)).all())  # those between 1/2 and 2 stay
+    bare = torch.linalg.eigvals(covariance.diagonal()[:, None] * precision).real
+    assert float(eigenvalues.max() / eigenvalues.min()) < 0.02 * float(bare.max() / bare.min())
+
+
+def test_a_diagonal_metric_is_the_quotient_of_standard_deviations() -> None:
+    """sqrt(sd(q) / sd(dU/dq)), of deviations from the mean of each chain."""
+    generator, fisher = torch.Generator().manual_seed(0), Fisher(torch.zeros(4, 3), 0)
+    q, g = torch.randn(2, 30, 4, 3, dtype=torch.float64, generator=generator) * torch.tensor([0.1, 1.0, 30.0])
+    for each in zip(q + 1000 * torch.arange(4)[:, None], g, strict=True):
+        fisher.learn(*each, torch.zeros(4))
+    want = (q.var(0, correction=0).mean(0) / g.var(0, correction=0).mean(0)) ** 0.25
+    torch.testing.assert_close(fisher.metric().scale, want)
+    fisher.turn()
+    assert torch.equal(fisher.metric().scale, fisher.metric().scale)
+    fisher.learn(q[0], g[0], torch.zeros(4))
+    fisher.turn()
+    fisher.learn(q[1], g[1], torch.zeros(4))
+    torch.testing.assert_close(fisher.mean(), q[:2].mean((0, 1)))
+
+
+def test_roots_of_the_metric_belong_together() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.linalg.qr(torch.randn(5, 2, dtype=torch.float64, generator=generator)).Q
+    values = torch.tensor([9.0, 0.2], dtype=torch.float64)
+    metric, z = (
+        Metric(torch.rand(5, dtype=torch.float64, generator=generator) + 0.5, vectors, values),
+        torch.eye(5).double(),
+    )
+    inverse = metric.velocity(z)
+    middle = torch.eye(5) + vectors @ (values - 1).diag() @ vectors.T
+    torch.testing.assert_close(inverse, metric.scale[:, None] * middle * metric.scale)
+    momenta = metric.root(z, -0.5) / metric.scale  # of standard normal numbers in rows
+    torch.testing.assert_close(momenta.T @ momenta, torch.linalg.inv(inverse))
+    torch.testing.assert_close(metric.log_size(), float(torch.logdet(inverse)) / 5)
+    assert Metric(metric.scale).root(z, 0.5) is z
