@@ -46,7 +46,7 @@ class WithPriorFunction(nn.Module):
         >>> model = models.from_module(models.WithPriorFunction(net), priors.Gaussian(), likelihoods.Gaussian(100.0))
         >>> list(model.weight_sites())
         ['net.0.weight', 'net.2.weight']
-        >>> sets = data.perturbed((x, x**2), 3, noise=0.1)
+        >>> sets = [(x, x**2 + 0.1 * torch.randn(x.shape)) for _ in range(3)]
         >>> many = pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=5, starts="new")
         >>> many.predict(x, 3).f.shape
         torch.Size([3, 20, 1])

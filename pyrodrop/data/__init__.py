@@ -16,7 +16,6 @@ from pyrodrop.data.published import (
     toy,
     uci,
 )
-from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.splits import Split, Splits
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "Keywords",
     "Split",
     "Splits",
-    "bootstrapped",
     "foong2020",
     "gal2016",
     "gospels",
@@ -34,7 +32,6 @@ __all__ = [
     "line_split",
     "mauna_loa",
     "mnist",
-    "perturbed",
     "solar",
     "toy",
     "uci",

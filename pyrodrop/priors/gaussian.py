@@ -185,13 +185,13 @@ class Anchored(Prior):
         w_r = (tau X'X + I / scale^2)^-1 (tau X' y_r + a_r / scale^2),   y_r ~ N(y, 1 / tau)
 
     is a draw from the posterior N(m, S): E[w_r] = m and Cov[w_r] = S (tau X'X + I / scale^2) S = S. Without the noise of y
-    (`data.perturbed`) the covariance is S^2 / scale^2, below S. For other networks it is an approximation.
+    the covariance is S^2 / scale^2, below S. For other networks it is an approximation.
 
     The anchors are the initial weights of the model. The model draws them when it is created and in ``reset_parameters()``,
     in place of the initial weights of the network. Training therefore starts at the anchors, saved fits contain them, and
     replicates with ``starts="new"`` each have their own:
 
-        fit_replicates(model, guides.Point(model), data.perturbed(train, 10, noise), count=10, starts="new", ...)
+        fit_replicates(model, guides.Point(model), noisy, count=10, starts="new", ...)
 
     References:
         Pearce, Leibfried, Brintrup, Zaki & Neely (2020), https://arxiv.org/abs/1810.05546, section 3.

@@ -62,7 +62,6 @@ MORE_DATA: dict[str, Callable[[Any], Any]] = {
     "analysis.kfold": lambda data: analysis.kfold(mlp(), guides.Point(mlp()), data, k=2, steps=1, num_samples=2),
     "EarlyStopping": lambda data: pyrodrop.EarlyStopping(data, patience=3),
     "data.Dataset.of": Dataset.of,
-    "data.bootstrapped": lambda data: pyrodrop.data.bootstrapped(data, 2),
     "recipes.regressor": lambda data: pyrodrop.recipes.regressor(data),
     "recipes.classifier": lambda data: pyrodrop.recipes.classifier(data),
 }

@@ -57,13 +57,6 @@ REFUSED: Table = {
         ),
         (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be"),
     ],
-    "data.perturbed": [
-        (lambda: data.perturbed((torch.ones(6, 2), torch.arange(6)), 2, noise=0.1), "y of real numbers, to which"),
-        (
-            lambda: data.perturbed((torch.ones(6, 2), torch.tensor([[0.0, torch.inf]] * 6)), 2, noise=0.1),
-            "y of observations, to which noise is added; got inf, open ends",
-        ),
-    ],
     "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
     "data.Splits": [
         (

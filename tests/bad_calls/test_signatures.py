@@ -143,7 +143,6 @@ def arguments() -> dict[str, Any]:
         "fit.data": (X, Y),
         "fit.steps": 1,
         "recipes.curve.data": (MANY, MANY[:, 0]),
-        "data.perturbed.noise": 1.0,
         "distributions.NoiseForm.loc": abs, "guides.Pruned.guide": sparse(), "zoo.load.name": zoo.names()[0],
         "divergences.divergence.q": dist.Normal(0.0, 1.0), "divergences.divergence.p": dist.Normal(0.0, 1.0),
         "divergences.refuse.p": dist.Normal, "divergences.pair.q": dist.Normal, "divergences.refuse.q": dist.Normal,

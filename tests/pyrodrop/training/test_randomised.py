@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models, priors
 
 S, TAU, COUNT, D, N = 0.7, 2.0, 120, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
@@ -52,10 +52,15 @@ def check_covariance(draws: np.ndarray, want: np.ndarray) -> None:
     assert (np.abs(np.cov(draws.T) - want) < 4 * error).all()
 
 
+def noisy(count: int) -> list[Any]:
+    g = torch.Generator().manual_seed(10)
+    return [(X, Y + TAU**-0.5 * torch.randn(Y.shape, generator=g)) for _ in range(count)]
+
+
 @pytest.fixture(scope="module")
 def anchored() -> pyrodrop.Replicates:
     model = models.from_module(nn.Linear(D, 1, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
-    sets = data.perturbed((X, Y), COUNT, noise=TAU**-0.5)
+    sets = noisy(COUNT)
     return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
 
 
@@ -64,7 +69,7 @@ def with_prior_functions() -> pyrodrop.Replicates:
     """Fewer: each is compared with its own solution."""
     net = models.WithPriorFunction(OfPrior(D, 1, bias=False))
     model = models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU))
-    sets = data.perturbed((X, Y), 40, noise=TAU**-0.5)
+    sets = noisy(40)
     return pyrodrop.fit_replicates(model, guides.Point(model), sets, **{**TRAINED, "count": 40})
 
 
@@ -94,27 +99,6 @@ def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.R
     assert float((correlation - torch.eye(N + D)).abs().max()) < 5 / COUNT**0.5
     assert float(anchors.std()) == pytest.approx(S, rel=4 / (2 * COUNT * D) ** 0.5)
     assert float(noise.std()) == pytest.approx(TAU**-0.5, rel=4 / (2 * COUNT * N) ** 0.5)
-
-
-# Data
-
-
-def test_bootstrapped_rows_are_drawn_with_replacement() -> None:
-    """Every row is drawn once on average, with the variance 1 - 1/N of a multinomial count, and keeps its y."""
-    whole = data.Dataset(torch.arange(50.0), torch.arange(50.0)[:, None]).standardized()
-    sets = data.bootstrapped(whole, 200)
-    assert all(torch.equal(own.x, own.y) and len(own) == 50 for own in sets)
-    counts = torch.stack([torch.bincount(own.x[:, 0].long(), minlength=50) for own in sets]).double()
-    assert float(counts.var(0).mean()) == pytest.approx(1 - 1 / 50, abs=0.05)
-    assert float(counts.mean(0).std()) < 3 * 200**-0.5
-    assert all(own.inputs is whole.inputs and own.targets is whole.targets for own in sets)
-
-
-def test_missing_values_stay_missing_and_labels_are_refused() -> None:
-    y = torch.tensor([[1.0], [float("nan")], [2.0]])
-    assert data.perturbed((torch.ones(3, 1), y), 1, noise=0.1)[0].y.isnan().flatten().tolist() == [False, True, False]
-    with pytest.raises(TypeError, match="y of real numbers.*torch.int64"):
-        data.perturbed((torch.ones(3, 1), torch.arange(3)), 1, noise=0.1)
 
 
 # Models

@@ -5,7 +5,7 @@ same log likelihood, up to a constant, as k copies of each with precision tau / 
 so that all networks of one posterior are trained together as replicates.
 
 The remedies are ensembles of randomised point estimates: by a bootstrap of the rows, by anchors, or by prior functions, the
-latter two with noise added to y (`pyrodrop.data.resampled`).
+latter two with noise added to y.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.lab.experiments.critiques import one_weight
 from pyrodrop.analysis.lab.experiments.critiques.panel import Panel, Size, fitted, learning_rate, sized
-from pyrodrop.data import Dataset, bootstrapped, perturbed
+from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide, Point
 
 RATE, UNITS, MEMBERS = 0.1, 50, 10
@@ -58,17 +58,25 @@ class _OfPrior(nn.Linear):
         nn.init.normal_(self.bias, 0, 1.0)
 
 
+def members_of(data: Dataset, seed: int, *, rows: bool = False) -> list[Dataset]:
+    """The data sets of the members: rows drawn with replacement, or noise added to y."""
+    g = torch.Generator().manual_seed(1_000_003 * (seed + 1))  # whose numbers are not those of anchors
+    if rows:
+        return [data.rows(torch.randint(len(data), (len(data),), generator=g)) for _ in range(MEMBERS)]
+    return [data.with_values(y=data.y + NOISE * torch.randn(data.y.shape, generator=g)) for _ in range(MEMBERS)]
+
+
 Randomised = tuple[Callable[[int], models.NetworkModel], Callable[[Dataset, int], list[Dataset]]]
 ENSEMBLES: Mapping[str, Randomised] = {  # the model for a number of copies, and the data sets of the members
     "ensemble of points": (lambda copies: network(copies), lambda data, seed: [data] * MEMBERS),
-    "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: bootstrapped(data, MEMBERS, seed=seed)),
+    "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: members_of(data, seed, rows=True)),
     "ensemble, anchors and noise": (
         lambda copies: network(copies, priors.Anchored),
-        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+        lambda data, seed: members_of(data, seed),
     ),
     "ensemble, prior functions and noise": (
         lambda copies: network_with_prior_function(copies),
-        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+        lambda data, seed: members_of(data, seed),
     ),
 }
 

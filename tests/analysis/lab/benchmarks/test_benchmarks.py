@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import math
 import os
 import re
 import subprocess
@@ -12,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import torch
 
-import pyrodrop
 from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.analysis.lab import ROOT, tidy
-from pyrodrop.analysis.lab.benchmarks import likelihoods, predict, replicates, sampling, timing
+from pyrodrop.analysis.lab.benchmarks import predict, replicates, sampling, timing
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, shown
 from pyrodrop.analysis.lab.peers import networks
 
@@ -106,31 +103,6 @@ def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) 
     cells: Any = sampling.compare((sampling.origin, runs), 1, "cpu")
     assert "kernel must be" in cells["4 nuts, traced"]["error"]
     assert cells["4 mclmc, traced"]["engine"] == "traced"
-
-
-def test_the_benchmark_of_likelihoods_divides_rows() -> None:
-    x = torch.arange(20.0)[:, None]
-    train, test = likelihoods.divided(pyrodrop.data.Dataset(x, 2 * x), seed=1)
-    assert sorted([*train.x[:, 0].tolist(), *test.x[:, 0].tolist()]) == x[:, 0].tolist()
-    assert len(test) == 4
-    assert train.targets is not None
-    assert train.targets.loc == train.y.mean()
-    labels, _ = likelihoods.divided(pyrodrop.data.Dataset(x, x[:, 0].long()), seed=1)
-    assert (len(labels), labels.targets) == (16, None)
-    assert labels.inputs is not None
-
-
-def test_what_a_gaussian_rounds_to_a_count_has_a_probability() -> None:
-    """Probabilities of all whole numbers sum to 1; far above it is the density; the mixture's, not a component's."""
-    f = torch.tensor([0.0, 3.0]).reshape(2, 1, 1).expand(2, 61, 1)
-    y = torch.arange(-30.0, 31.0)[:, None]
-    narrow = pyrodrop.Prediction(f, dist.Normal(f, 1.5).to_event(1))
-    found = likelihoods.log_probability(narrow, y)
-    assert found.exp().sum() == pytest.approx(1, abs=1e-7)
-    want = (math.erf(0.5 / 1.5 / 2**0.5) + (math.erf(3.5 / 1.5 / 2**0.5) - math.erf(2.5 / 1.5 / 2**0.5)) / 2) / 2
-    assert found[30].exp() == pytest.approx(want, rel=1e-6)
-    assert bool(found.isfinite().all())
-    assert found[-1] == pytest.approx(float(narrow.log_density(y)[-1]), rel=1e-5)
 
 
 @pytest.mark.more
