@@ -38,10 +38,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.arrays import labels_of
-from pyrodrop.checks import count, counts, instance, public
+from pyrodrop.arrays import is_frame, labels_of
+from pyrodrop.checks import count, counts, instance, public, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.data.columns import read_frame
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.guides.guide import Guide
@@ -262,8 +263,10 @@ class Recipe(Described):
 
 
 def regressor(
-    data: Data | Split,
+    data: Any,
     *,
+    target: Any = None,
+    categories: Sequence[Any] = (),
     posterior: Posterior = dropout,
     hidden: Sequence[int] = _HIDDEN,
     likelihood: Likelihood | None = None,
@@ -277,8 +280,13 @@ def regressor(
     mixture on the rows left out. If rows are not independent (a time series, several rows per person), pass it `groups`.
 
     Args:
-        data: a `Dataset`, such as `Dataset.from_frame` makes, or a pair (x, y) of numbers, x ``[N, D]``, y ``[N]`` or
+        data: a data frame of pandas, polars or pyarrow; a `Dataset`; or a pair (x, y) of numbers, x ``[N, D]``, y ``[N]`` or
             ``[N, T]``; of a `Split`, the training data are used. Data that are not standardised yet are standardised.
+        target, categories: of a frame, the name of the column of y or a list of names, and names of columns of numbers that
+            are categories. All other columns are inputs. Text is a category, sparse columns become dense. Missing numbers
+            are replaced by the median of their column, and x also has a column that is 1 where they are missing; missing
+            categories are a category of their own. In rows to predict, gaps in a column that had none are replaced by its
+            median or its most frequent category. ``recipe.data.columns`` describes this, and predictions take frames.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
         likelihood: distribution of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or
@@ -288,9 +296,9 @@ def regressor(
 
     Raises:
         TypeError: x is no single table of numbers; an argument is of another type; replicates have no mixture of the
-            distributions of y.
+            distributions of y; a column of a frame has dates, or values of several types.
         ValueError: there are fewer than 10 rows; no column of x varies; y are class labels and `likelihood` is no `Ordinal`;
-            a column of y is constant and its noise is learned; `hidden` is empty.
+            a column of y is constant and its noise is learned; `hidden` is empty; text has too many values for categories.
 
     Example:
         >>> import torch, pyrodrop
@@ -300,7 +308,7 @@ def regressor(
         >>> recipe.model.describe(), len(runs), runs.predict(x, 50).mean.shape
         ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 20, torch.Size([100, 1]))
     """
-    data = _table(data)
+    data = _table(data, target, categories)
     of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
     if likelihood is not None and isinstance(of_element, Ordinal):
         return _recipe(
@@ -327,7 +335,12 @@ def regressor(
 
 
 def classifier(
-    data: Data | Split, *, posterior: Posterior = dropout, hidden: Sequence[int] = _HIDDEN_OF_CLASSES
+    data: Any,
+    *,
+    target: Any = None,
+    categories: Sequence[Any] = (),
+    posterior: Posterior = dropout,
+    hidden: Sequence[int] = _HIDDEN_OF_CLASSES,
 ) -> Recipe:
     """A classification of the rows of a table of numbers.
 
@@ -337,13 +350,14 @@ def classifier(
     Args:
         data: as for `regressor`, with y ``[N]``, labels. The classes are those of the frame, or 0 to max(y), of which 0 and
             at least one other label must occur.
+        target, categories: as for `regressor`; all values of the target are classes.
         posterior, hidden: as for `regressor`.
 
     Raises:
         TypeError: x is no single table of numbers.
         ValueError: there are fewer than 10 rows, no column of x varies, or y are no class labels from 0.
     """
-    data = _table(data)
+    data = _table(data, target, [*categories, *([] if target is None else [target])])
     if data.columns is not None and data.columns.classes is None:
         raise ValueError(
             f"data must have class labels as y; got the numbers of {data.columns.targets[0]!r}: if they are classes, name "
@@ -430,8 +444,14 @@ def _classes(data: Dataset) -> tuple[Any, ...]:
     return () if data.columns is None else data.columns.classes or ()
 
 
-def _table(data: Data | Split) -> Dataset:
-    """The data as a `Dataset` whose x is a table of real numbers."""
+def _table(data: Any, target: Any = None, categories: Sequence[Any] = ()) -> Dataset:
+    """The data as a `Dataset` whose x is a table of real numbers. A frame's gaps are filled, and its text is categories."""
+    if is_frame(data):
+        if target is None:
+            raise TypeError("target must name the column of y of a data frame; got None")
+        data = Dataset._of_frame(data, *read_frame(data, target, categories, "one-hot", True, fill=True))
+    elif target is not None:
+        raise TypeError(f"target names a column of a data frame; got {shown(target)} for {shown(data)}")
     data = Dataset.of(data.train if isinstance(data, Split) else data)
     x, codes = data.x, data.columns is not None and data.columns.encode == "codes"
     if not isinstance(x, Tensor) or x.dim() != 2 or codes:
