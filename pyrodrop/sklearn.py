@@ -54,6 +54,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         *,
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
+        groups: str | None = "auto",
         max_steps: int | None = None,
         draws: int = 200,
         random_state: Any = None,
@@ -61,6 +62,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self.hidden_layer_sizes = hidden_layer_sizes
         self.posterior = posterior
         self.members = members
+        self.groups = groups
         self.max_steps = max_steps
         self.draws = draws
         self.random_state = random_state
@@ -72,7 +74,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         members = count(self.members, "members", "the number of networks of every prior")
         self.run_: Replicates
         with collected() as messages:
-            self.run_ = recipe.fit(members, **options)
+            self.run_ = replace(recipe, order=self._order).fit(members, groups=self.groups, **options)
         for message in messages:
             hint = " (the number of steps is max_steps)" if message.startswith("training may not be done") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
@@ -110,7 +112,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         """X of a fit as a tensor, by the rules of frames in `recipes.regressor`, and y."""
         y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
         options["ensure_min_samples"] = 2
-        self._framed = is_frame(X)
+        self._framed, self._order = is_frame(X), recipes.order_of(X)
         self._columns: Columns
         if not self._framed:
             x, y = validate_data(self, _unmasked(X), y, **_TABLE, **options)
@@ -151,6 +153,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             `pyrodrop.guides.Point` for an ensemble of point estimates; None for dropout of 1 % of the hidden units.
         members: number of networks for each of two priors, each trained without another part of the rows
             (`recipes.Recipe.fit`).
+        groups: ``"auto"`` to leave out blocks of rows where the order of the rows means something, as in a series;
+            ``"blocks"`` always; None never, as for rows that are predicted at random places of the same table.
         likelihood: distribution of y; None for Gaussian noise, of y or of its logarithm, whose variance depends on x.
         max_steps: number of steps of each training; None for that of `recipes.regressor`.
         draws: number of draws from the posterior for a prediction.
@@ -180,6 +184,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         *,
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
+        groups: str | None = "auto",
         likelihood: Likelihood | None = None,
         max_steps: int | None = None,
         draws: int = 200,
@@ -189,6 +194,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             hidden_layer_sizes,
             posterior=posterior,
             members=members,
+            groups=groups,
             max_steps=max_steps,
             draws=draws,
             random_state=random_state,
@@ -249,7 +255,8 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     """A classification by a network with a posterior over its weights.
 
     Args:
-        hidden_layer_sizes, posterior, members, max_steps, draws, random_state: as of `NetworkRegressor`, with three priors.
+        hidden_layer_sizes, posterior, members, groups, max_steps, draws, random_state: as of `NetworkRegressor`, with three
+            priors; ``"auto"`` takes blocks only where the index of a pandas frame has dates.
 
     Attributes:
         classes_: the labels, sorted.
