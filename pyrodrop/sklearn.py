@@ -34,7 +34,7 @@ from pyrodrop.data.columns import Columns, read_array, read_frame
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
-from pyrodrop.scaling import narrowed
+from pyrodrop.scaling import Standardize, narrowed
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.worth import collected
 
@@ -116,6 +116,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self._columns: Columns
         if not self._framed:
             x, y = validate_data(self, _unmasked(X), y, **_TABLE, **options)
+            self._scale: Standardize | None
             self._columns, self._scale = read_array(np.asarray(x))
             return self._columns.table(np.array(x)), y
         validate_data(self, X, skip_check_array=True)

@@ -337,7 +337,7 @@ def _classes_of(
             raise ValueError(
                 f"target must have at least two classes: there is nothing to learn; got only {listed(values)}"
             )
-        return values
+        return tuple(value for value in values if value is not None)
     for label, column in zip(targets, columns, strict=True):
         if not column.dtype.is_numeric():
             raise TypeError(
@@ -402,7 +402,7 @@ def _check_no_missing(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name
 def _check_no_dates(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
     """Raise a TypeError that names the columns of dates and times."""
     kinds = frame.schema
-    dates = [f"{label!r} of dtype {kinds[label]}" for label in labels if kinds[label] in _DATES]  # type: ignore[index]
+    dates = [f"{label!r} of dtype {kinds[label]}" for label in labels if kinds[label] in _DATES]  # type: ignore[index, operator]
     if dates:
         raise TypeError(
             f"{name} must have numbers or categories, not dates; got column {listed(dates, str)}: replace a date by what "
@@ -479,7 +479,7 @@ def _check_whole(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str
             )
 
 
-def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
+def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value | None, ...]:
     """The values of a column of categories: those that its dtype declares, in their order, or those that occur, sorted."""
     column = _categories(frame, label, "df")
     if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
@@ -494,7 +494,8 @@ def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
             f"df, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text, "
             ".astype(str)"
         )
-    return (*values, None) if None in _labels(frame, label, "df") else tuple(values)
+    gaps = (None,) if None in _labels(frame, label, "df") else ()
+    return (*values, *gaps)
 
 
 def _labels(frame: nw.DataFrame[Any], label: Hashable, name: str) -> list[Value | None]:

@@ -34,7 +34,8 @@ def entry(**options: Any) -> type[Any]:
         ImportError: ScoringBench is not installed, or its layout is another.
     """
     wrappers = import_module(_WRAPPERS)
-    prediction, base = (getattr(wrappers, name, None) for name in ("DistributionPrediction", "ProbabilisticWrapper"))
+    prediction: Any = getattr(wrappers, "DistributionPrediction", None)
+    base: Any = getattr(wrappers, "ProbabilisticWrapper", None)
     lacking = [name for name in _READ if not hasattr(prediction, name)]
     if not isinstance(base, type) or not hasattr(base, "_set_train_range"):
         lacking.append("ProbabilisticWrapper._set_train_range")
@@ -64,7 +65,9 @@ def entry(**options: Any) -> type[Any]:
         def predict_distribution(self, X: pd.DataFrame) -> Any:
             X = self._known(X)
             parts = [X.iloc[start : start + _ROWS] for start in range(0, len(X), _ROWS)]
-            means, quantiles = zip(*(self._model.predict(part, quantiles=LEVELS) for part in parts), strict=True)
+            means, quantiles = zip(
+                *(self._model.predict(part, quantiles=LEVELS.tolist()) for part in parts), strict=True
+            )
             q, mean = np.concatenate(quantiles), np.concatenate(means)
             return prediction.from_multi_quantile(q, LEVELS, mean=mean, train_range=self._y_train_range)
 
