@@ -14,26 +14,27 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.impute import SimpleImputer
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyrodrop import recipes
-from pyrodrop.arrays import as_masked, as_table, is_frame, unmasked
-from pyrodrop.checks import count, counts, public
-from pyrodrop.data.columns import check_numbers
+from pyrodrop.arrays import as_masked, is_frame, unmasked
+from pyrodrop.checks import count, counts, public, shown
+from pyrodrop.data import Dataset
+from pyrodrop.data.columns import Columns, read_array, read_frame
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
-from pyrodrop.scaling import narrowed
+from pyrodrop.scaling import Standardize, narrowed
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.worth import collected
 
@@ -53,6 +54,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         *,
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
+        groups: str | None = "auto",
         max_steps: int | None = None,
         draws: int = 200,
         random_state: Any = None,
@@ -60,6 +62,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         self.hidden_layer_sizes = hidden_layer_sizes
         self.posterior = posterior
         self.members = members
+        self.groups = groups
         self.max_steps = max_steps
         self.draws = draws
         self.random_state = random_state
@@ -71,7 +74,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         members = count(self.members, "members", "the number of networks of every prior")
         self.run_: Replicates
         with collected() as messages:
-            self.run_ = recipe.fit(members, **options)
+            self.run_ = replace(recipe, order=self._order).fit(members, groups=self.groups, **options)
         for message in messages:
             hint = " (the number of steps is max_steps)" if message.startswith("training may not be done") else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
@@ -92,26 +95,41 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             draws: number of draws, shared between the networks by their weights; `draws` of the estimator if None.
         """
         check_is_fitted(self)
-        X = _checked_columns(X)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
-        x = self._filled.transform(np.array(validate_data(self, X, reset=False, **_TABLE)))
+        columns, x = self._columns, _unmasked(X)
+        framed = self._framed and is_frame(X)
+        x = validate_data(self, x, reset=False, **({"skip_check_array": True} if framed else _TABLE))
+        if self._framed and not framed and (columns.indicators or columns.categories):
+            raise TypeError(f"X must be a data frame, as in fit, with its bools and categories; got {shown(X)}")
+        x = columns.x(x, "X") if framed else columns.table(np.array(x))
         runs = copy.deepcopy(self.run_)
         for module in (module for member in runs for module in (member.model, member.guide)):
             if isinstance(module, torch.nn.Module):
                 module.double()
-        return runs.predict(torch.as_tensor(x), draws, seed=0)  # type: ignore[no-any-return]
+        return runs.predict(x.double(), draws, seed=0)  # type: ignore[no-any-return]
 
-    def _table(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
-        """X of a fit as a tensor, in float32 if that is precise enough, and y.
-
-        Missing values in X are replaced by the median of their column, and indicator columns are added for them.
-        """
-        X = _checked_columns(X)
+    def _read(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
+        """X of a fit as a tensor, by the rules of frames in `recipes.regressor`, and y."""
         y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
-        x, y = validate_data(self, X, y, ensure_min_samples=2, **_TABLE, **options)
-        x = np.array(x)  # a copy: arrays of data frames may be read-only
-        self._filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True).fit(x)
-        return narrowed(torch.as_tensor(self._filled.transform(x))), y
+        options["ensure_min_samples"] = 2
+        self._framed, self._order = is_frame(X), recipes.order_of(X)
+        self._columns: Columns
+        if not self._framed:
+            x, y = validate_data(self, _unmasked(X), y, **_TABLE, **options)
+            self._scale: Standardize | None
+            self._columns, self._scale = read_array(np.asarray(x))
+            return self._columns.table(np.array(x)), y
+        validate_data(self, X, skip_check_array=True)
+        self._columns, self._scale, _ = read_frame(X, (), (), "one-hot", True, fill=True, name="X")
+        x = self._columns.x(X, "X")
+        return x, check_X_y(x.numpy(), y, estimator=self, dtype=None, **options)[1]
+
+    def _data(self, x: Tensor, y: Tensor, classes: tuple[Any, ...] | None = None) -> Dataset:
+        """The data of a fit. Those of a frame have its columns, so that files of `run_` have them, too."""
+        data = Dataset(x, y, inputs=self._scale)
+        if self._framed:
+            data.columns = replace(self._columns, targets=("y",), classes=classes)
+        return data
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -119,12 +137,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _checked_columns(X: Any) -> Any:
-    """X, with NaN where an array is masked; a TypeError names the columns of a data frame that are not numeric."""
-    if is_frame(X):
-        remedy = "encode {} as numbers, with sklearn.preprocessing.OneHotEncoder in a make_column_transformer"
-        table = as_table(X, "X")
-        check_numbers(table, table.columns, "X", "", remedy)
+def _unmasked(X: Any) -> Any:
+    """X, with NaN where an array is masked."""
     masked = as_masked(X)
     return X if masked is None else np.ma.filled(masked.astype(np.float64), np.nan)
 
@@ -140,6 +154,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             `pyrodrop.guides.Point` for an ensemble of point estimates; None for dropout of 1 % of the hidden units.
         members: number of networks for each of two priors, each trained without another part of the rows
             (`recipes.Recipe.fit`).
+        groups: ``"auto"`` to leave out blocks of rows where the order of the rows means something, as in a series;
+            ``"blocks"`` always; None never, as for rows that are predicted at random places of the same table.
         likelihood: distribution of y; None for Gaussian noise, of y or of its logarithm, whose variance depends on x.
         max_steps: number of steps of each training; None for that of `recipes.regressor`.
         draws: number of draws from the posterior for a prediction.
@@ -149,8 +165,9 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         run_: the trained networks with their weights in the mixture, a `pyrodrop.Replicates`.
         n_features_in_, feature_names_in_: number and names of the columns of X.
 
-    Missing values in X (NaN, or masked) are replaced by the median of their column in ``fit``; a column with missing values
-    in ``fit`` gets an indicator column beside it. The rows are not weighted: ``fit`` has no ``sample_weight``.
+    X is an array of numbers or a data frame, whose columns may be text, categories, bools and sparse. Missing values (NaN,
+    None, or masked) and categories are treated as in `pyrodrop.recipes.regressor`. The rows are not weighted: ``fit`` has no
+    ``sample_weight``.
 
     Example:
         >>> import numpy as np
@@ -168,6 +185,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         *,
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
+        groups: str | None = "auto",
         likelihood: Likelihood | None = None,
         max_steps: int | None = None,
         draws: int = 200,
@@ -177,6 +195,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             hidden_layer_sizes,
             posterior=posterior,
             members=members,
+            groups=groups,
             max_steps=max_steps,
             draws=draws,
             random_state=random_state,
@@ -184,13 +203,13 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         self.likelihood = likelihood
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and y ``[n]`` or ``[n, T]``.
+        """Train on X ``[n, D]``, an array of numbers or a data frame, with or without gaps, and y ``[n]`` or ``[n, T]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
         shape: Any = np.shape(y) if isinstance(y, list | tuple) else getattr(y, "shape", ())
-        x, y = self._table(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
+        x, y = self._read(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
         if y.dtype.kind not in "biuf":
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
         if isinstance(self.likelihood, Categorical | Ordinal):
@@ -200,7 +219,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             )
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
         self._of_one_column = y.ndim == 1
-        return self._fit(recipes.regressor((x, columns), likelihood=self.likelihood, **self._chosen()))
+        return self._fit(recipes.regressor(self._data(x, columns), likelihood=self.likelihood, **self._chosen()))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
         """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and optionally standard deviations and quantiles.
@@ -237,7 +256,8 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     """A classification by a network with a posterior over its weights.
 
     Args:
-        hidden_layer_sizes, posterior, members, max_steps, draws, random_state: as of `NetworkRegressor`, with three priors.
+        hidden_layer_sizes, posterior, members, groups, max_steps, draws, random_state: as of `NetworkRegressor`, with three
+            priors; ``"auto"`` takes blocks only where the index of a pandas frame has dates.
 
     Attributes:
         classes_: the labels, sorted.
@@ -253,17 +273,17 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on a table X ``[n, D]`` of numbers, some of which may be missing (NaN), and labels y ``[n]``.
+        """Train on X ``[n, D]``, an array of numbers or a data frame, with or without gaps, and labels y ``[n]``.
 
         Raises:
             TypeError, ValueError: X or y is no such table, or an argument of the estimator is not allowed.
         """
-        x, y = self._table(X, y)
+        x, y = self._read(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must have at least two classes; got one class, {self.classes_.tolist()[0]!r}")
-        data = (x, torch.from_numpy(labels))
+        data = self._data(x, torch.from_numpy(labels), tuple(self.classes_.tolist()))
         return self._fit(recipes.classifier(data, **self._chosen()))
 
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:

@@ -4,14 +4,20 @@
     codes      x = (numbers, codes)      [N, D] and [N, K], codes whole numbers from 0, for nn.Embedding
 
 Columns keep the order of the frame, numbers first, as in ``pandas.get_dummies``, and are found by name in other frames.
+Recipes and estimators read frames by further rules: text is a category, and gaps are filled:
+
+    numbers     by their median, bools by their more frequent value; if they have gaps, x also has a column of 0 and 1
+    categories  by a category of their own if they have gaps, otherwise by their most frequent value
+
 Frames of pandas, polars and pyarrow are read by narwhals, https://narwhals-dev.github.io/narwhals.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import narwhals.stable.v2 as nw
@@ -26,6 +32,8 @@ from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Encode = Literal["one-hot", "codes"]
 Value = str | int | float | bool
+_DATES = (nw.Datetime, nw.Date, nw.Duration, nw.Time)
+_MOST_VALUES = 20  # of text, unless these are at most half as many as rows
 
 _log = logging.getLogger("pyrodrop")
 _ROUNDING = 1e-3  # the most that float64 may change the values of a column by, relative to their range
@@ -48,17 +56,22 @@ class Columns:
             only a single tensor; otherwise None.
         wide: names of the columns of numbers that float32 would round by too much, such as times in seconds. A table (x or
             y) with such a column is float64.
+        fills: the value that replaces missing ones, for every column of x; a category of None is that of missing values. If
+            empty, missing values are an error.
+        gaps: names of the numbers and indicators that have a column of x which is 1 where they are missing.
     """
 
     numbers: tuple[Hashable, ...]
     indicators: tuple[Hashable, ...]
-    categories: Mapping[Hashable, tuple[Value, ...]]
+    categories: Mapping[Hashable, tuple[Value | None, ...]]
     targets: tuple[Hashable, ...]
     classes: tuple[Value, ...] | None = None
     encode: Encode = "one-hot"
     scaled: Standardize | None = None
     ordered: bool = False
     wide: tuple[Hashable, ...] = ()
+    fills: Mapping[Hashable, Value | None] = field(default_factory=dict)
+    gaps: tuple[Hashable, ...] = ()
 
     def dtype(self, names: Sequence[Hashable]) -> torch.dtype:
         """The dtype of a table of these columns."""
@@ -67,10 +80,17 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns of x, such as ``age`` and ``kind=a``; those of codes are ``kind``."""
-        plain = [str(name) for name in (*self.numbers, *self.indicators)]
+        plain = [
+            *(str(name) for name in (*self.numbers, *self.indicators)),
+            *(f"{name} is missing" for name in self.gaps),
+        ]
         if self.encode == "codes":
             return (*plain, *(str(name) for name in self.categories))
-        return (*plain, *(f"{name}={value}" for name, values in self.categories.items() for value in values))
+        return (*plain, *(
+            f"{name} is missing" if value is None else f"{name}={value}"
+            for name, values in self.categories.items()
+            for value in values
+        ))  # fmt: skip
 
     def x(self, frame: Any, name: str = "df") -> Any:
         """The inputs of a frame, whose columns are found by name; other columns are ignored.
@@ -88,18 +108,21 @@ class Columns:
         """
         frame = checked_frame(frame, name)
         self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
-        _check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
+        if not self.fills:
+            _check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
         _check_no_bools(frame, self.numbers, name)
         numbers = _numbers_of(frame, (*self.numbers, *self.indicators), name)
         for place, column in enumerate(self.indicators, len(self.numbers)):
-            odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1))]
+            odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1)) & ~np.isnan(numbers[:, place])]
             if len(odd):
                 raise ValueError(
                     f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g} in {len(odd)} "
                     "rows"
                 )
-        plain = torch.from_numpy(numbers).to(self.dtype((*self.numbers, *self.indicators)))
-        codes = [_coded(frame, column, values, name) for column, values in self.categories.items()]
+        plain = self.table(numbers)
+        codes = [
+            _coded(frame, column, values, name, self.fills.get(column)) for column, values in self.categories.items()
+        ]
         if self.encode == "codes":
             whole = torch.stack(codes, 1)
             if not plain.shape[1]:
@@ -107,6 +130,14 @@ class Columns:
             return (plain if self.scaled is None else self.scaled(plain).float()), whole
         sizes = map(len, self.categories.values())
         return torch.cat([plain, *(F.one_hot(code, size) for code, size in zip(codes, sizes, strict=True))], 1)
+
+    def table(self, numbers: np.ndarray[Any, Any]) -> Tensor:
+        """Numbers and indicators ``[N, columns]`` with their gaps (NaN) filled, and the columns of `gaps`."""
+        names = (*self.numbers, *self.indicators)
+        missing = np.isnan(numbers)
+        filled = np.where(missing, np.array([self.fills.get(name, np.nan) for name in names], np.float64), numbers)
+        gaps = missing[:, [names.index(name) for name in self.gaps]]
+        return torch.from_numpy(np.concatenate([filled, gaps], 1)).to(self.dtype(names))
 
     def y(self, frame: Any, name: str = "df") -> Tensor:
         """The observations of a frame: ``[N, targets]``, NaN where missing, or class labels ``[N]``. Raises as `x`."""
@@ -126,16 +157,18 @@ class Columns:
             "categories": [[name, list(values)] for name, values in self.categories.items()],
             "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
             "encode": self.encode, "scaled": scaled, "ordered": self.ordered, "wide": list(self.wide),
+            "fills": [list(pair) for pair in self.fills.items()], "gaps": list(self.gaps),
         }  # fmt: skip
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
         """The inverse of `words`; a ValueError that names `file` if `stored` is damaged."""
         try:
-            names = [tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide")]
+            names = [tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide", "gaps")]
             if not all(isinstance(name, str | int) for key in names for name in key):
                 raise TypeError("a name is no str")
             categories = {name: tuple(values) for name, values in stored["categories"]}
+            fills = {name: value for name, value in stored.get("fills", ())}  # noqa: C416
             classes = None if stored["classes"] is None else tuple(stored["classes"])
             dtype = torch.float64 if {*names[0]} & {*names[3]} else torch.float32
             numbers = (
@@ -145,7 +178,9 @@ class Columns:
             encode, ordered = one_of(stored["encode"], Encode, "encode"), stored.get("ordered") is True
         except (AttributeError, TypeError, ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
-        return cls(names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3])
+        return cls(
+            names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3], fills, names[4]
+        )
 
     def _check_present(self, frame: nw.DataFrame[Any], wanted: Sequence[Hashable], name: str) -> None:
         present = set(frame.columns)
@@ -175,24 +210,35 @@ def read_frame(
     encode: Encode,
     standardise: Annotated[bool, Flag("whether to standardise the columns of numbers")],
     rows: Any = None,
+    *,
+    fill: bool = False,
+    name: str = "df",
 ) -> tuple[Columns, Standardize | None, Standardize | None]:
     """The columns of a frame, and the standardisations of x and y. Arguments and errors are those of `Dataset.from_frame`.
 
     Args:
         rows: indices of the rows from which the standardisation is computed; all if None.
+        fill: whether text is taken for categories, and gaps in x are filled. `target` may be empty, ().
+        name: of the frame, for messages.
     """
-    df = checked_frame(df, "df")
+    df = checked_frame(df, name)
     kinds = df.schema
     targets, of_categories = _named(target, df, "target"), _named(categories, df, "categories")
     inputs = [label for label in df.columns if label not in targets]
-    if not targets or not inputs:
+    if not (targets or fill) or not inputs:
         raise ValueError(
             f"target must name at least one column, and leave one as input; got {listed(targets) or 'none'}"
         )
-    _check_no_missing(df, inputs, "df")
+    if not fill:
+        _check_no_missing(df, inputs, name)
     classes = _classes_of(df, targets, of_categories)
+    _check_no_dates(df, inputs, name)
+    if fill:
+        texts = [label for label in inputs if _is_label(df.get_column(label)) and kinds[label] != nw.Boolean]
+        _check_few_values(df, [label for label in texts if label not in of_categories], name)
+        of_categories = [*of_categories, *texts]
     plain = [label for label in inputs if label not in of_categories]
-    check_numbers(df, plain, "df", " that is not named in categories", "name it in categories=[{}]")
+    check_numbers(df, plain, name, " that is not named in categories", "name it in categories=[{}]")
     columns = Columns(
         numbers=tuple(label for label in plain if kinds[label] != nw.Boolean),
         indicators=tuple(label for label in plain if kinds[label] == nw.Boolean),
@@ -200,17 +246,21 @@ def read_frame(
         targets=tuple(targets),
         classes=classes,
         encode=encode,
-        ordered=kinds[targets[0]] == nw.Enum,
+        ordered=bool(targets) and kinds[targets[0]] == nw.Enum,
     )
     if encode == "codes" and not columns.categories:
         raise ValueError("encode='codes' needs at least one input named in categories; got none")
     of_numbers = targets if classes is None else []
-    _check_whole(df, (*columns.numbers, *of_numbers), "df")
+    _check_whole(df, (*columns.numbers, *of_numbers), name)
     seen = slice(None) if rows is None else rows
-    x, y = (torch.from_numpy(_numbers_of(df, labels, "df")[seen]) for labels in (columns.numbers, of_numbers))
-    narrow = [*within(x, torch.float32, ROUNDING).tolist(), *within(y, torch.float32, ROUNDING).tolist()]
-    wide = [label for label, held in zip((*columns.numbers, *of_numbers), narrow, strict=True) if not held]
-    columns = replace(columns, wide=tuple(wide))
+    if fill:
+        columns = _filling(columns, _numbers_of(df, (*columns.numbers, *columns.indicators), name)[seen])
+        columns = replace(columns, fills={**columns.fills, **{c: _fill_of(df, c, columns) for c in columns.categories}})
+    y = torch.from_numpy(_numbers_of(df, of_numbers, name)[seen])
+    columns, of_x = scaled_numbers(columns, _numbers_of(df, columns.numbers, name)[seen])
+    narrow = within(y, torch.float32, ROUNDING).tolist()
+    wide = (label for label, held in zip(of_numbers, narrow, strict=True) if not held)
+    columns = replace(columns, wide=(*columns.wide, *wide))
     changes = varies(y, columns.dtype(targets)).tolist()
     if not all(changes):
         where, constant = "all" if rows is None else "all training", changes.index(False)
@@ -221,10 +271,41 @@ def read_frame(
     if not standardise:
         return columns, None, None
     of_y = Standardize.of(y, columns.dtype(targets)).to(columns.dtype(targets)) if of_numbers else None
-    codes = encode == "codes"
-    further = 0 if codes else sum(map(len, columns.categories.values()))
-    of_x = _of_numbers(x, len(columns.indicators) + further, columns.dtype(columns.numbers))
-    return (replace(columns, scaled=of_x), None, of_y) if codes else (columns, of_x, of_y)
+    return (replace(columns, scaled=of_x), None, of_y) if encode == "codes" else (columns, of_x, of_y)
+
+
+def read_array(x: np.ndarray[Any, Any]) -> tuple[Columns, Standardize]:
+    """The columns of an array of numbers ``[N, D]``, some of them NaN, by the rules of frames, and their standardisation."""
+    columns, of_x = scaled_numbers(_filling(Columns(tuple(range(x.shape[1])), (), {}, ()), x), x)
+    assert of_x is not None
+    return columns, of_x
+
+
+def _filling(columns: Columns, table: np.ndarray[Any, Any]) -> Columns:
+    """Columns that fill gaps of numbers and indicators ``[N, columns]``."""
+    missing = np.isnan(table)
+    middles = np.nanmedian(np.where(missing.all(0), 0.0, table), 0) if table.shape[1] else np.empty(0)
+    middles[len(columns.numbers) :] = np.floor(middles[len(columns.numbers) :])  # of as many ones as zeros
+    names = (*columns.numbers, *columns.indicators)
+    gaps = tuple(name for name, gap in zip(names, missing.any(0), strict=True) if gap)
+    return replace(columns, fills=dict(zip(names, middles.tolist(), strict=True)), gaps=gaps)
+
+
+def _fill_of(frame: nw.DataFrame[Any], label: Hashable, columns: Columns) -> Value | None:
+    """The category of missing values: None if it is one, otherwise the most frequent one."""
+    counts = Counter(_labels(frame, label, ""))
+    return None if None in counts else max(columns.categories[label], key=counts.__getitem__)
+
+
+def scaled_numbers(columns: Columns, numbers: np.ndarray[Any, Any]) -> tuple[Columns, Standardize | None]:
+    """The columns with the names of those that float32 would round too much, and the standardisation of their x."""
+    fills = [columns.fills.get(name, np.nan) for name in columns.numbers]
+    x = torch.from_numpy(np.where(np.isnan(numbers), np.array(fills, np.float64), numbers))
+    narrow = within(x, torch.float32, ROUNDING).tolist()
+    columns = replace(columns, wide=tuple(name for name, held in zip(columns.numbers, narrow, strict=True) if not held))
+    further = 0 if columns.encode == "codes" else sum(map(len, columns.categories.values()))
+    others = len(columns.indicators) + len(columns.gaps) + further
+    return columns, _of_numbers(x, others, columns.dtype(columns.numbers))
 
 
 def _of_numbers(x: Tensor, others: int, dtype: torch.dtype) -> Standardize | None:
@@ -256,7 +337,7 @@ def _classes_of(
             raise ValueError(
                 f"target must have at least two classes: there is nothing to learn; got only {listed(values)}"
             )
-        return values
+        return tuple(value for value in values if value is not None)
     for label, column in zip(targets, columns, strict=True):
         if not column.dtype.is_numeric():
             raise TypeError(
@@ -318,6 +399,30 @@ def _check_no_missing(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name
         )
 
 
+def _check_no_dates(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
+    """Raise a TypeError that names the columns of dates and times."""
+    kinds = frame.schema
+    dates = [f"{label!r} of dtype {kinds[label]}" for label in labels if kinds[label] in _DATES]  # type: ignore[index, operator]
+    if dates:
+        raise TypeError(
+            f"{name} must have numbers or categories, not dates; got column {listed(dates, str)}: replace a date by what "
+            "matters of it, such as the days since the first, (date - date.min()).dt.total_seconds() / 86400, or "
+            "date.dt.month, or leave the column out; dates as the index of a pandas frame say that its rows have an order"
+        )
+
+
+def _check_few_values(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
+    """Raise a ValueError for text with too many values for categories, such as names."""
+    for label in labels:
+        column = frame.get_column(label)  # type: ignore[arg-type]
+        values = column.n_unique()
+        if column.dtype == nw.String and values > max(_MOST_VALUES, len(frame) // 2):
+            raise ValueError(
+                f"{name}, column {label!r}, must have text whose values repeat, to be categories; got {values} values in "
+                f"{len(frame)} rows: leave the column out, or replace it by what matters of it"
+            )
+
+
 def check_numbers(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str, others: str, remedy: str) -> None:
     """Raise a TypeError that names the columns that are neither numbers nor bools.
 
@@ -374,7 +479,7 @@ def _check_whole(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str
             )
 
 
-def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
+def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value | None, ...]:
     """The values of a column of categories: those that its dtype declares, in their order, or those that occur, sorted."""
     column = _categories(frame, label, "df")
     if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
@@ -382,26 +487,34 @@ def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value, ...]:
     elif isinstance(column.dtype, nw.Enum):
         values = list(column.dtype.categories)
     else:
-        values = sorted(column.unique().to_list())
+        values = sorted({value for value in _labels(frame, label, "df") if value is not None})
     odd = [value for value in values if not isinstance(value, Value)]
     if odd:
         raise TypeError(
             f"df, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text, "
             ".astype(str)"
         )
-    return tuple(values)
+    gaps = (None,) if None in _labels(frame, label, "df") else ()
+    return (*values, *gaps)
 
 
-def _coded(frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value], name: str) -> Tensor:
-    """A column of categories as indices into its values, int64 ``[N]``."""
+def _labels(frame: nw.DataFrame[Any], label: Hashable, name: str) -> list[Value | None]:
+    """The values of a column of categories, None where they are missing."""
+    return [None if value != value else value for value in _categories(frame, label, name).to_list()]
+
+
+def _coded(
+    frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value | None], name: str, fill: Value | None = None
+) -> Tensor:
+    """A column of categories as indices into its values, int64 ``[N]``; missing ones are `fill`."""
     known = {value: place for place, value in enumerate(values)}
-    labels = _categories(frame, label, name).to_list()
+    labels = [fill if value is None else value for value in _labels(frame, label, name)]
     unseen = [value for value in dict.fromkeys(labels) if value not in known]
     if unseen:
         rows = sum(value not in known for value in labels)
         raise ValueError(
             f"{name}, column {label!r}, must have the categories of the data set, {listed(values)}; got {listed(unseen)} in "
-            f"{rows} rows"
+            f"{rows} rows: declare all categories before training, by pandas.Categorical or polars.Enum"
         )
     return torch.tensor([known[value] for value in labels])
 

@@ -6,9 +6,11 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.distributions import Independent, MixtureSameFamily, Normal
@@ -58,6 +60,75 @@ def test_a_group_is_in_one_part() -> None:
 def test_groups_that_are_refused(groups: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recipes.regressor((X, Y)).fit(groups=groups, **QUICK)
+
+
+@pytest.mark.few(1)
+def test_residuals_of_neighbouring_rows_are_related_as_scipy_says() -> None:
+    """Lag-one Spearman correlation of SciPy, and the share of shuffled rows above the limit."""
+    random = np.random.default_rng(0)
+    walk = random.normal(size=200).cumsum()
+    walk[::9] = walk[1::9][: len(walk[::9])]  # ties
+    rows = torch.from_numpy(random.permutation(200))
+    z = recipes.related(torch.from_numpy(walk)[rows], rows)
+    assert z == pytest.approx(spearmanr(walk[:-1], walk[1:]).statistic * math.sqrt(199), rel=0.03)
+    drawn = [recipes.related(torch.from_numpy(random.standard_t(2, 60)), torch.arange(60)) for _ in range(4000)]
+    assert np.mean(drawn) == pytest.approx(0, abs=0.06)
+    assert np.std(drawn) == pytest.approx(1, abs=0.05)
+    assert np.mean(np.array(drawn) > 3.29) < 0.002
+    gaps = torch.arange(0, 100, 2)  # no rows are neighbours
+    assert recipes.related(torch.from_numpy(walk[:50]), gaps) == 0
+
+
+def test_a_series_is_left_out_in_blocks(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself where residuals are related or an index has dates; by name; never in other orders."""
+    random = np.random.default_rng(1)
+    divided: list[Any] = []
+
+    def record(*args: Any) -> Any:
+        divided.append(args[-1])
+        return _divided(*args)
+
+    monkeypatch.setattr(recipes, "_divided", record)
+    noise = np.zeros(200)
+    for row in range(1, 200):
+        noise[row] = 0.9 * noise[row - 1] + random.normal()
+    x = random.normal(size=200)
+    df = pd.DataFrame({"x": x, "y": x + noise})
+    blocks = [row * 10 // 200 for row in range(200)]
+    quick: dict[str, Any] = {"steps": 60, **QUICK}
+
+    def taken(frame: pd.DataFrame, **options: Any) -> list[Any]:
+        divided.clear()
+        caplog.clear()
+        recipes.regressor(frame, target="y", hidden=(8,)).fit(**quick, **options)
+        return list(divided)
+
+    assert taken(df) == [None, blocks]
+    assert next(record.message for record in caplog.records if "neighbouring" in record.message).endswith(
+        "so blocks of rows are left out; groups=None leaves out single rows."
+    )
+    assert taken(df.sample(frac=1, random_state=0)) == [None]
+    assert taken(df, groups=None) == [None]
+    assert taken(df, groups="blocks") == [blocks]
+    dated = df.set_index(pd.date_range("2020-01-01", periods=200)).iloc[::-1]
+    assert taken(dated) == [blocks[::-1]]
+    assert "The index has dates" in caplog.text
+    with pytest.raises(ValueError, match="groups .*'parts'"):
+        recipes.regressor((X, Y)).fit(groups="parts", **QUICK)
+
+
+def test_a_growing_series_goes_on_where_blocks_are_left_out() -> None:
+    """The line of ln y is constant beyond the data otherwise."""
+    t = torch.linspace(0, 1, 120)[:, None]
+    y = (6 * t + 0.1 * torch.randn(120, 1, generator=torch.Generator().manual_seed(0))).exp()
+    recipe = recipes.regressor((t, y))
+    ahead = torch.tensor([[1.3]])
+    medians = [
+        float(recipe.fit(groups=groups, steps=100, **QUICK).predict(ahead, 100).quantile(0.5))
+        for groups in ("blocks", None)
+    ]
+    assert math.log(medians[0]) == pytest.approx(7.8, abs=0.5)
+    assert math.log(medians[1]) < 6.5
 
 
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:

@@ -69,7 +69,7 @@ def scores_of_classification(predicted: np.ndarray | Prediction, y: np.ndarray) 
 def pyrodrop_regression(train: Rows, x: np.ndarray, seed: int) -> Prediction:
     """The recipe."""
     data = Dataset(torch.tensor(train[0], dtype=torch.float32), torch.tensor(train[1])[:, None].float())
-    run = recipes.regressor(data).fit(seed=seed, progress=False)
+    run = recipes.regressor(data).fit(seed=seed, groups=None, progress=False)
     return run.predict(torch.tensor(x, dtype=torch.float32), DRAWS)
 
 

@@ -1,0 +1,85 @@
+"""The entry for ScoringBench, https://github.com/jonaslandsgesell/ScoringBench: a wrapper of `NetworkRegressor`.
+
+In ``scoringbench/univariate/models.py``:
+
+    from pyrodrop.analysis.lab.peers.scoringbench import entry
+
+    MODELS = {"pyrodrop": entry(), ...}
+
+Predictions are 999 quantiles. Single rows are left out (``groups=None``), since the test rows of its folds lie at random
+places of a table.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pyrodrop.sklearn import NetworkRegressor
+
+LEVELS = np.arange(1, 1000) / 1000
+_WRAPPERS, _READ = "scoringbench.univariate.wrappers", ("from_multi_quantile", "median", "native", "resampled")
+_ROWS = 100  # predicted at a time
+_MOST_VALUES = 20  # of text
+
+
+def entry(**options: Any) -> type[Any]:
+    """The wrapper, a factory without arguments as the values of ``MODELS`` are. `options` are those of `NetworkRegressor`.
+
+    Raises:
+        ImportError: ScoringBench is not installed, or its layout is another.
+    """
+    wrappers = import_module(_WRAPPERS)
+    prediction: Any = getattr(wrappers, "DistributionPrediction", None)
+    base: Any = getattr(wrappers, "ProbabilisticWrapper", None)
+    lacking = [name for name in _READ if not hasattr(prediction, name)]
+    if not isinstance(base, type) or not hasattr(base, "_set_train_range"):
+        lacking.append("ProbabilisticWrapper._set_train_range")
+    if not lacking and "train_range" not in inspect.signature(prediction.from_multi_quantile).parameters:
+        lacking.append("train_range of from_multi_quantile")
+    if lacking:
+        raise ImportError(f"{_WRAPPERS} must have the layout of 2026; got one without {', '.join(lacking)}")
+
+    class Pyrodrop(base):  # type: ignore[misc, valid-type]
+        def fit(self, X: pd.DataFrame, y: Any) -> Pyrodrop:
+            self._set_train_range(y)
+            self._kept = [name for name in X if _is_usable(X[name])]
+            self._values = {name: set(X[name].dropna()) for name in self._kept if X[name].dtype.kind not in "biuf"}
+            self._model = NetworkRegressor(**{"random_state": 0, "groups": None, **options})
+            self._model.fit(X[self._kept], np.asarray(y, float))
+            return self
+
+        def _known(self, X: pd.DataFrame) -> pd.DataFrame:
+            """The columns of ``fit``, in which new categories are missing."""
+            return X[self._kept].assign(**{
+                name: X[name].where(X[name].isin(values)) for name, values in self._values.items()
+            })  # fmt: skip
+
+        def predict(self, X: pd.DataFrame) -> np.ndarray:
+            return np.asarray(self._model.predict(self._known(X)))
+
+        def predict_distribution(self, X: pd.DataFrame) -> Any:
+            X = self._known(X)
+            parts = [X.iloc[start : start + _ROWS] for start in range(0, len(X), _ROWS)]
+            means, quantiles = zip(
+                *(self._model.predict(part, quantiles=LEVELS.tolist()) for part in parts), strict=True
+            )
+            q, mean = np.concatenate(quantiles), np.concatenate(means)
+            return prediction.from_multi_quantile(q, LEVELS, mean=mean, train_range=self._y_train_range)
+
+    return Pyrodrop
+
+
+def _is_usable(column: Any) -> bool:
+    """Whether a column is of numbers, bools or categories; no dates, and no text whose values hardly repeat."""
+    if column.dtype.kind in "mM":
+        return False
+    return (
+        column.dtype.kind in "biuf"
+        or column.dtype == "category"
+        or column.nunique() <= max(_MOST_VALUES, len(column) // 2)
+    )
