@@ -3,8 +3,8 @@
     python -m pyrodrop.analysis.lab.benchmarks.bands FILE.csv [--names PROBLEM ...] [--refits R] [--sets R]
 
 A network D-50-K with tanh under N(0, 1) priors is fitted by each guide, 1,000 steps of Adam on all rows. Stated is what
-`Fit.certify` says of one data set, by `refits` functions of the best predictor; true is the same of `sets` fresh data sets of
-the true function. Repaired is the true coverage of bands that are widened by the stated factors. All are inside the data.
+`Fit.certify` says of one data set, by `refits` functions of the best predictor; true is the same of `sets` fresh data sets
+of the true function. Repaired is the true coverage of bands that are widened by the stated factors. All are inside the data.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROBLEMS: Mapping[str, tuple[int, int, tuple[float, float], Callable[..., Any], 
     "step": (150, 1, WIDE, lambda x: torch.tanh(8 * x), 0.2),
     "line": (60, 1, WIDE, lambda x: 1.5 * x, 0.5),
     "surface": (200, 2, WIDE, lambda a, b: torch.sin(2 * a) * b + b**2 / 2, 0.3),
-    "friedman": (250, 5, UNIT, lambda a, b, c, d, e: 10 * torch.sin(math.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e, 1.0),
+    "friedman": (250, 5, UNIT, lambda a, b, c, d, e: 10 * (math.pi * a * b).sin() + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e, 1.0),
     "noise": (80, 1, WIDE, lambda x: 0 * x, 1.0),
     "bump": (200, 1, WIDE, lambda x: 2 * torch.exp(-8 * (x - 0.5) ** 2) + 0.3 * x, 0.2),
     "two classes": (200, 1, WIDE, lambda x: (0 * x, 3 * torch.sin(2 * x)), None),
