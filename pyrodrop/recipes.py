@@ -22,7 +22,7 @@ uncertainty is not learned from rows that the networks have fitted:
 Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
 https://arxiv.org/abs/1704.02030.
 
-The defaults were chosen on one half of 64 tables and evaluated on the other: docs/tables.md.
+The defaults were chosen on one half of 64 tables and evaluated on the other: docs/measured.md.
 """
 
 from __future__ import annotations
