@@ -69,10 +69,10 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         for kind in report.RANKED
         for half, title in report.HALVES.items()
     },
-    **{
-        f"judged {kind}s, ranks": (DOCS / "measured.md", functools.partial(report.ranks, kind, "judging"))
-        for kind in report.RANKED
-    },
+    "judged regressions, ranks": (
+        DOCS / "measured.md",
+        functools.partial(report.ranks, "regression", "judging"),
+    ),
     "small problems, counts": (
         DOCS / "measured.md",
         lambda: small_pages.counts_text(small_fits.read(small_pages.RESULTS)),

@@ -20,9 +20,8 @@ MOST = 20.0  # end of the figure's axis; larger values are drawn there
 
 
 MAIN = ("numpyro, NUTS", "blackjax, MCLMC", "pyrodrop, sample", "pyrodrop, exact last layer", "laplace-torch, last layer",
-        "numpyro, AutoNormal", "tyxe, mean field", "posteriors, VI", "bayesian-torch, VI", "ivon-opt, IVON",
-        "scikit-learn, Gaussian process", "ensemble mean field", "mean field", "ensemble MC dropout .05", "MC dropout .05",
-        "ensemble point", "point")  # fmt: skip
+        "numpyro, AutoNormal", "posteriors, VI", "bayesian-torch, VI", "ivon-opt, IVON", "ensemble mean field", "mean field",
+        "ensemble MC dropout .05", "MC dropout .05", "ensemble point", "point")  # fmt: skip
 """Methods of the page: one of each package and, single and as ensembles, those of this package that others have, too."""
 
 
