@@ -163,13 +163,6 @@ def variances() -> Figure:
 
 FIGURES: Mapping[str, tuple[Item, ...]] = {
     "Predictions": (
-        Item(
-            "co2", "CO2 at Mauna Loa by four models",
-            "After the training months standard dropout is one curve, MC dropout with ReLU has a band that widens, "
-            "with TanH it is sure of a constant, and a Gaussian process falls back to its prior.",
-            Stored("_static/co2-{}.png"), "analysis/lab/experiments/co2/front.py", "pyrodrop run co2",
-            ("notebooks/4_mauna_loa.ipynb", "Mauna Loa: dropout against a GP"),
-        ),
         of_co2(
             "mc-dropout-relu", "MC dropout with ReLU",
             "The mean continues the trend, and the band of the function widens with the distance from the "
