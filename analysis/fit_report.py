@@ -213,7 +213,7 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
     if not seen and inside < _LEVELS[0]:
         yield (
             f"{inside:.0%} of the rows are in 95 % intervals: use metrics.conformal with held-out rows "
-            "([What helps](docs/what-helps.md#too-certain-of-its-labels-or-of-its-intervals))."
+            "([Symptoms](docs/symptoms.md#too-certain-of-its-labels-or-of-its-intervals))."
         )
     if not seen and inside > _LEVELS[1]:
         yield f"{inside:.0%} of the rows are in 95 % intervals ([Symptoms](docs/symptoms.md#the-band-is-far-too-wide))."

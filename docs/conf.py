@@ -50,8 +50,9 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
+# Their signatures, which are made of the options, have more defaults than their source.
 for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training.__init__):
-    del function.__wrapped__  # its signature, which is made of the options, has more defaults than its source
+    del function.__wrapped__
 autodoc_inherit_docstrings = False
 autodoc_use_type_comments = False
 napoleon_numpy_docstring = False
@@ -61,9 +62,11 @@ maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
-intersphinx_mapping = mapping(HERE / "_build" / "inventories")  # names of other projects, without the network
+# Names of other projects, without the network.
+intersphinx_mapping = mapping(HERE / "_build" / "inventories")
 
-html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL") or os.environ.get("PYRODROP_SITE", "")  # of canonical links
+site = os.environ.get("PYRODROP_SITE", "")
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL") or site  # of canonical links
 html_theme = "furo"
 html_title = "pyrodrop"
 html_static_path = ["_static"]

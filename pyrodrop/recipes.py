@@ -30,7 +30,7 @@ This is so if the ranks r, centred, of the residuals of n rows that were left ou
 which has a probability of 1/2000 in an order without meaning: Wald & Wolfowitz (1943), An Exact Test for Randomness in the
 Non-Parametric Case Based on Serial Correlation, https://doi.org/10.1214/aoms/1177731358.
 
-The defaults were chosen on one half of 64 tables and evaluated on the other: docs/tables.md.
+The defaults were chosen on one half of 64 tables and evaluated on the other: docs/measured.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 They train a recipe (`pyrodrop.recipes`): columns are standardised, and rows left out of a training determine the weight of
 its network and the noise. Needs the extra ``sklearn``; scores of the defaults are on the page Judged on tables,
-docs/tables.md.
+docs/measured.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run the Python code of the README and of the pages in docs/, and compare what it prints with what they show.
 
     python -P tests/readme.py                             README.md and every page
-    python -P tests/readme.py docs/elbo.md                one page
-    python -P tests/readme.py --write docs/elbo.md        run it and write what it prints into the page
+    python -P tests/readme.py docs/judging.md                one page
+    python -P tests/readme.py --write docs/judging.md        run it and write what it prints into the page
 
 A page runs in a fresh process, its blocks in order, in one namespace and in an empty folder, as a reader would paste them.
 The blocks of README.md have a namespace each, since readers paste one of them.
@@ -35,10 +35,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-APART = {
-    "docs/lightning-and-ddp.md": "runs on two processes, in tests/ddp",
-    "docs/what-others-compute.md": "needs other packages, and has tests of its own",
-}
 RECORDED = ROOT / "tests" / "recorded_on.json"
 NEARLY = 0.15
 ELSEWHERE = {
@@ -55,8 +51,7 @@ _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?%?(?![\w])")
 def pages() -> list[str]:
     """README.md and the pages that are run here, by their paths from the root."""
     names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
-    with_code = [name for name in names if blocks((ROOT / name).read_text(encoding="utf-8"))]
-    return ["README.md", *(name for name in with_code if name not in APART)]
+    return ["README.md", *(name for name in names if blocks((ROOT / name).read_text(encoding="utf-8")))]
 
 
 def blocks(text: str) -> list[tuple[str, str | None]]:
@@ -165,7 +160,7 @@ def write(name: str) -> None:
 def main() -> None:
     """Run pages; an error ends it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", help="such as docs/elbo.md; README.md and every page by default")
+    parser.add_argument("pages", nargs="*", help="such as docs/judging.md; README.md and every page by default")
     parser.add_argument("--write", action="store_true", help="write what the code prints into the page")
     options = parser.parse_args()
     chosen = options.pages or pages()

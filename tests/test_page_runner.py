@@ -28,15 +28,14 @@ def test_it_is_known_where_every_page_was_written(runner: Any) -> None:
 
 
 def test_every_block_of_every_page_is_run(runner: Any) -> None:
-    """Blocks that the runner does not see, such as indented ones, would not be; pages apart say why."""
+    """Blocks that the runner does not see, such as indented ones, would not be."""
     run = set(runner.pages())
     for page in [ROOT / "README.md", *PAGES]:
         name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
         count = len(re.findall(r"^\s*```\s*(?:python|py|pycon)\b", text, flags=re.MULTILINE))
-        assert (name in run) == (count > 0 and name not in runner.APART), name
+        assert (name in run) == (count > 0), name
         if name in run:
             assert len(runner.blocks(text)) == count, name
             assert len(re.findall(r"^```text$", text, flags=re.MULTILINE)) == sum(
                 shown is not None for _, shown in runner.blocks(text)
             ), f"{name}: a block of text that belongs to no code"
-    assert all(runner.APART.values())

@@ -1,4 +1,4 @@
-"""docs/what-others-compute: the page shows the scripts and what they printed; scripts print it again where they can run."""
+"""docs/what-others-compute: the page links the scripts and has what they printed; they print it again where they can run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def by_name(path: Path) -> str:
 def test_the_page_is_up_to_date() -> None:
     text = others.PAGE.read_text(encoding="utf-8")
     assert SCRIPTS
-    assert all(generated.marked(name, part) in text for name, part in others.parts_of(others.stored()).items())
+    assert generated.marked("table", others.table(others.stored())) in text
+    sections = dict(re.findall(r"^## ([a-z-]+)\n(.*?)(?=^## |\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    assert set(sections) == {script.stem for script in SCRIPTS}
+    assert all(f"](what-others-compute/{script.name})" in sections[script.stem] for script in SCRIPTS)
 
 
 def test_stored_outputs_are_of_these_scripts() -> None:

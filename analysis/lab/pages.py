@@ -21,6 +21,7 @@ from pyrodrop.analysis.lab.networks.case import load
 from pyrodrop.checks import known
 
 DOCS, NETWORKS = ROOT / "docs", ROOT / "tests" / "networks"
+BENCHMARKS = report.RESULTS.with_name("README.md")
 
 
 def networks(folder: Path = NETWORKS) -> str:
@@ -49,35 +50,48 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         lambda: references_page.distances("total_variation", "{:.3f}"),
     ),
     "peers": (generated.REFERENCES, peers.text),
-    "league w2": (DOCS / "league.md", functools.partial(league.text, "wasserstein")),
-    "league away": (DOCS / "league.md", functools.partial(league.text, "away")),
-    "league tv": (DOCS / "league.md", functools.partial(league.text, "total_variation")),
+    "league main": (DOCS / "league.md", functools.partial(league.text, "wasserstein", league.MAIN)),
+    "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
+    "league away": (generated.REFERENCES, functools.partial(league.text, "away")),
+    "league tv": (generated.REFERENCES, functools.partial(league.text, "total_variation")),
     "lots": (DOCS / "data-that-keep-coming.md", continual.text),
     **{
-        f"asked, {name}": (DOCS / "ask-for-a-label.md", functools.partial(active_learning.text, kind))
-        for name, kind in (("filters", "filters"), ("features", "mnist"), ("naval", "naval"))
+        f"asked, {name}": (page, functools.partial(active_learning.text, kind))
+        for name, kind, page in (
+            ("filters", "filters", generated.REFERENCES),
+            ("features", "mnist", generated.REFERENCES),
+            ("naval", "naval", DOCS / "ask-for-a-label.md"),
+        )
     },
-    "networks": (DOCS / "your-own-network.md", networks),
+    "networks": (NETWORKS / "README.md", networks),
     **{
-        f"{title} {kind}s": (DOCS / "tables.md", functools.partial(report.part, kind, half))
+        f"{title} {kind}s": (BENCHMARKS, functools.partial(report.part, kind, half))
         for kind in report.RANKED
         for half, title in report.HALVES.items()
     },
+    "judged regressions, ranks": (
+        DOCS / "measured.md",
+        functools.partial(report.ranks, "regression", "judging"),
+    ),
+    "small problems, counts": (
+        DOCS / "measured.md",
+        lambda: small_pages.counts_text(small_fits.read(small_pages.RESULTS)),
+    ),
     "default": (
-        DOCS / "twenty-problems.md",
+        BENCHMARKS,
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "default"),
     ),
     "one call": (
-        DOCS / "twenty-problems.md",
+        BENCHMARKS,
         lambda: small_pages.one_call_text(small_fits.read(small_pages.RESULTS)),
     ),
     "from gp": (
-        DOCS / "twenty-problems.md",
+        BENCHMARKS,
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "from gp"),
     ),
-    "noise": (DOCS / "elbo.md", lambda: small_pages.noise_text(small_fits.read(small_pages.RESULTS))),
+    "noise": (DOCS / "judging.md", lambda: small_pages.noise_text(small_fits.read(small_pages.RESULTS))),
     **{
-        f"{section} of remedies": (DOCS / "what-helps.md", functools.partial(remedies.text, section))
+        f"{section} of remedies": (generated.REFERENCES, functools.partial(remedies.text, section))
         for section in remedies.SECTIONS
     },
 }

@@ -127,7 +127,7 @@ def of_sparse(record: str, title: str, shows: str, run: str) -> Item:
     """The card of the progress of a sparse training."""
     return Item(
         record, title, shows, Drawn(lambda: progress(record)), "analysis/lab/experiments/sparse/figure.py", run,
-        ("project/results.md#compression", "Reference results"),
+        ("saving.md#a-plain-network", "Saving"),
     )  # fmt: skip
 
 
@@ -163,13 +163,6 @@ def variances() -> Figure:
 
 FIGURES: Mapping[str, tuple[Item, ...]] = {
     "Predictions": (
-        Item(
-            "co2", "CO2 at Mauna Loa by four models",
-            "After the training months standard dropout is one curve, MC dropout with ReLU has a band that widens, "
-            "with TanH it is sure of a constant, and a Gaussian process falls back to its prior.",
-            Stored("_static/co2-{}.png"), "analysis/lab/experiments/co2/front.py", "pyrodrop run co2",
-            ("notebooks/4_mauna_loa.ipynb", "Mauna Loa: dropout against a GP"),
-        ),
         of_co2(
             "mc-dropout-relu", "MC dropout with ReLU",
             "The mean continues the trend, and the band of the function widens with the distance from the "
@@ -192,7 +185,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "scikit-learn", "Intervals of an estimator",
             "Test rows of the diabetes data with their 90 % intervals, and the share of rows in intervals "
             "of nine levels.",
-            Stored("images/scikit-learn.png"), "pyrodrop/sklearn.py", None, ("scikit-learn.md", "In scikit-learn"),
+            Stored("images/scikit-learn.png"), "pyrodrop/sklearn.py", None, ("recipes.md#in-scikit-learn", "Tables"),
         ),
         of_notebook(
             "9_your_own_data_frame", 0, "A data frame",
@@ -239,7 +232,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "nearest are samplers on each problem.",
             Drawn(methods), "analysis/lab/experiments/peers/figure.py",
             "pyrodrop run peers --python PYTHON",
-            ("project/results.md#other-packages-beside-the-exact-posterior", "Reference results"),
+            ("league.md", "League"),
         ),
     ),
     "Published results": (
@@ -261,7 +254,7 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "no dropout is worse, Gaussian A and variational A2 too with 500 units; Gaussian B is better with 100 and 250.",
             Drawn(lambda: kingma_fig1a.draw(stored("kingma-fig1a-paper.json")["errors"])),
             "analysis/lab/experiments/kingma_fig1a.py", "pyrodrop run kingma-fig1a --preset paper --widths 100 250 500",
-            ("project/results.md#the-published-figures", "Reference results"),
+            ("measured.md", "Measured"),
         ),
     ),
     "Sparse networks": (

@@ -1,14 +1,16 @@
 """Links between files of the repository, as links between pages of the site.
 
 Pages, notebooks and the files at the top are written so that their links work where they lie. Here a link to a file that
-is also a page of the site leads to the page; a link to another file of the repository becomes its name; and a link to a
-file that is not there stays as it is, which Sphinx reports.
+is also a page of the site leads to the page; a link to another file of `docs` downloads it; a link to another file of the
+repository leads there once its address is public, and becomes its name before; and a link to a file that is not there stays
+as it is, which Sphinx reports.
 """
 
 from __future__ import annotations
 
 import os.path
 import re
+import tomllib
 from pathlib import Path, PurePosixPath
 
 from sphinx.application import Sphinx
@@ -19,8 +21,9 @@ PROJECT = {
     "CHANGELOG.md": "docs/project/changelog.md",
     "CONTRIBUTING.md": "docs/project/contributing.md",
     "SECURITY.md": "docs/project/security.md",
-    "analysis/lab/results/README.md": "docs/project/results.md",
 }  # files elsewhere that are pages, and where
+REPOSITORY: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+PUBLIC = "example.org" not in REPOSITORY
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _FENCE = re.compile(r"(^[ ]*(```|~~~).*?^[ ]*\2[ ]*$)", re.MULTILINE | re.DOTALL)
 
@@ -59,6 +62,10 @@ def _link(label: str, target: str, lies: str, shown: str) -> str:
     page = page_of(file)
     if page:
         return f"[{label}]({os.path.relpath(page, PurePosixPath(shown).parent)}{mark}{anchor})"
+    if file.startswith("docs/") and (ROOT / file).is_file():
+        return f"[{label}]({os.path.relpath(file, PurePosixPath(shown).parent)})"
+    if (ROOT / file).exists() and PUBLIC:
+        return f"[{label}]({REPOSITORY}/blob/main/{file}{mark}{anchor})"
     if (ROOT / file).exists() and not file.startswith(".."):
         return label if label.startswith(("`", "!")) or file in label else f"{label} (`{file}`)"
     return f"[{label}]({target})"

@@ -68,7 +68,7 @@ def fit(
     guides, and the same call gives the same result. Every other Pyro program (a function, method, partial, object or module,
     and an autoguide with its model, which must be `model`) is trained in place, as by `pyro.infer.SVI`: the networks that it
     uses and its parameters in Pyro's store go on from where they are. The fit keeps what was trained and predicts with that,
-    in evaluation mode, whatever becomes of the networks. Data may be read a minibatch at a time (docs/loaders.md).
+    in evaluation mode, whatever becomes of the networks. Data may be read a minibatch at a time (docs/scale.md).
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.

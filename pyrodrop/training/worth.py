@@ -434,9 +434,7 @@ def less_than_the_best(fit: Any) -> str:
     advice = f"take {lower}another scale of the prior, let lr fall to 0, or train for more steps"
     if name == "a Gaussian process":
         what, fitted = "y has more structure than this fit follows", isinstance(fit.guide, ExactLastLayer)
-        first = (
-            "" if fitted else "fit(model, data) without a guide, whose priors and noise fit (docs/priors-that-fit.md), "
-        )
+        first = "" if fitted else "fit(model, data) without a guide, whose priors and noise fit (docs/choosing.md), "
         advice = f"try {first}more units, or the process itself, analysis.gp.GaussianProcess"
     so = _conclusion(fit, what, advice)
     return f"the fit predicts worse than {name}: {_numbers(worth, best, name + more)}, {so}"

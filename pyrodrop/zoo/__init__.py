@@ -37,7 +37,7 @@ _log = logging.getLogger("pyrodrop")
 
 
 def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
-    """Add entries to the zoo of this process, for `entry`, `load` and the command line; see docs/your-own-card.md.
+    """Add entries to the zoo of this process, for `entry`, `load` and the command line; see docs/saving.md.
 
     Args:
         entries: each with a name that is not taken.

@@ -77,7 +77,7 @@ rows are also in the training part, which a random forest remembers: it errs in 
 `toys/...`: problems with one input, whose uncertainty can be judged from a plot. A network 1-50-1 with tanh units, the exact
 posterior of its last layer above a mean field of the first, and the priors and noise of `priors.from_gp` for the training
 rows, which are written down here so that an entry is built without the data. Rows, network and training are those of
-docs/twenty-problems.md. Of the six guides there, this one has the log densities that are nearest to those of the exact
+docs/measured.md. Of the six guides there, this one has the log densities that are nearest to those of the exact
 posterior, by the sum of the differences over the three problems. It does not solve *in-between*: 38 % of the test rows, most
 of which are in the gap, are in their 95 % intervals. The exact posterior under these priors has a smaller log density there,
 and a mean field or dropout a far smaller one.

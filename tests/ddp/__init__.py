@@ -1,4 +1,4 @@
-"""The page docs/lightning-and-ddp.md: its code on two processes, and its gradients against those of one.
+"""The page docs/scale.md: its loops on two processes, and its gradients against those of one.
 
 two_ranks                 what each of the processes does
 test_lightning_and_ddp    starts them once, and compares

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pyrodrop import guides, likelihoods, models, priors
 
-PAGE = Path(__file__).parents[2] / "docs" / "lightning-and-ddp.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 N, RANKS, LR = 40, 2, 1e-3
 X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = X.sum(1, keepdim=True)
@@ -59,8 +59,8 @@ def elbo(name: str, network: Callable[[], nn.Module] = plain) -> Any:
 
 
 def blocks(text: str) -> list[str]:
-    """The code of every fenced Python block."""
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    """The code of every Python block that is shown and not run with the rest of the page."""
+    return re.findall(r"^```\{code-block\} python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def shard(rows: slice, rank: int) -> slice:

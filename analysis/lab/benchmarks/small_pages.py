@@ -28,11 +28,9 @@ Cells = Mapping[str, Any]
 
 def text(problems: Mapping[str, Cells], setting: str) -> str:
     """The table of a setting in Markdown: log densities inside / away, and numbers of problems close to the exact one."""
-    methods = [f"{setting}: {method}" for method in SETTINGS[setting]]
-    columns = ["GP", f"{setting}: exact", *(method for method in methods if not method.endswith("exact"))]
+    columns = _columns(setting)
     lines = [["problem", "rows", "constant", *(name.split(": ")[-1] for name in columns)]]
-    of_setting = {name: cells for name, cells in problems.items() if f"{setting}: exact" in cells}
-    for name, cells in of_setting.items():
+    for name, cells in _of(problems, setting).items():
         lines.append(
             [
                 name,
@@ -40,13 +38,44 @@ def text(problems: Mapping[str, Cells], setting: str) -> str:
                 *(_scores(cells.get(column)) for column in ("constant", *columns)),
             ]
         )
-    guides = columns[2:]
-    mixed = [cells for cells in of_setting.values() if _mixed(cells[columns[1]])]
-    close = [sum(c[g]["inside"] > c[columns[1]]["inside"] - CLOSE for c in mixed if g in c) for g in guides]
-    below = [sum(c[g]["inside"] < c["constant"]["inside"] for c in of_setting.values() if g in c) for g in guides]
-    lines.append([f"within {CLOSE} of exact, of {len(mixed)}", "", "", "", "", *map(str, close)])
-    lines.append([f"below a constant, of {len(of_setting)}", "", "", "", "", *map(str, below)])
+    lines += [[title, "", "", "", "", *map(str, counts)] for title, counts in _counts(problems, setting).items()]
     return generated.table(lines) + "\n"
+
+
+def counts_text(problems: Mapping[str, Cells]) -> str:
+    """The numbers of problems of both settings, in Markdown."""
+    guides = {setting: [name.split(": ")[-1] for name in _columns(setting)[2:]] for setting in ("default", "from gp")}
+    lines = [["priors and noise", "problems", *guides["default"]]]
+    for setting, names in guides.items():
+        for title, counts in _counts(problems, setting).items():
+            cells = dict(zip(names, counts, strict=True))
+            lines.append([setting, title, *(str(cells.get(name, "")) for name in guides["default"])])
+    return generated.table(lines) + "\n"
+
+
+def _columns(setting: str) -> list[str]:
+    """The columns of a setting: the process, the exact posterior, and then the guides."""
+    methods = [f"{setting}: {method}" for method in SETTINGS[setting]]
+    return ["GP", f"{setting}: exact", *(method for method in methods if not method.endswith("exact"))]
+
+
+def _of(problems: Mapping[str, Cells], setting: str) -> Mapping[str, Cells]:
+    return {name: cells for name, cells in problems.items() if f"{setting}: exact" in cells}
+
+
+def _counts(problems: Mapping[str, Cells], setting: str) -> dict[str, list[int]]:
+    """By title: on how many problems each guide is close to the exact posterior, and below a constant."""
+    _, exact, *guides = _columns(setting)
+    every = list(_of(problems, setting).values())
+    mixed = [cells for cells in every if _mixed(cells[exact])]
+    return {
+        f"within {CLOSE} of exact, of {len(mixed)}": [
+            sum(c[g]["inside"] > c[exact]["inside"] - CLOSE for c in mixed if g in c) for g in guides
+        ],
+        f"below a constant, of {len(every)}": [
+            sum(c[g]["inside"] < c["constant"]["inside"] for c in every if g in c) for g in guides
+        ],
+    }
 
 
 def one_call_text(problems: Mapping[str, Cells]) -> str:

@@ -1,4 +1,4 @@
-"""Run the scripts of docs/what-others-compute, store their output, and write it into docs/what-others-compute.md.
+"""Run the scripts of docs/what-others-compute, store their output, and write the table of docs/what-others-compute.md.
 
 ``PYTHONPATH=folders-of-packages python -m pyrodrop.analysis.lab.benchmarks.what_others_compute`` runs the scripts whose
 package is installed in the version that their first line pins, and keeps the stored output of the others. ``--page`` only
@@ -93,23 +93,19 @@ def line(lines: list[str], start: str) -> str:
     return rest
 
 
-def parts_of(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """The generated parts of the page: the table, and each script with its output."""
+def table(outputs: dict[str, dict[str, Any]]) -> str:
+    """The table of the page, a row for each script."""
     rows = ["| package | what | the call is | it computes | it should be |", "|---|---|---|---|---|"]
-    parts = {}
     for script in scripts():
         row = outputs[script.stem]
         quantity, call = title(script)
         what = f"[{quantity}](#{script.stem}) | {call}"
         rows.append(f"| {row['package']} {row['version']} | {what} | {row['computed']} | {row['expected']} |")
-        code, lines = script.read_text(encoding="utf-8"), "\n".join(row["printed"])
-        when = f"Run on {row['date']} with Python {row['python']} and torch {row['torch']}"
-        parts[script.stem] = f"\n```python\n{code}```\n\n{when}:\n\n```text\n{lines}\n```\n\n"
-    return {"table": "\n" + "\n".join(rows) + "\n\n", **parts}
+    return "\n".join(rows) + "\n"
 
 
 def main(arguments: list[str]) -> None:
-    """Run the scripts that can be run here, then write the stored outputs and the page."""
+    """Run the scripts that can be run here, then write the stored outputs and the table of the page."""
     outputs = stored()
     for script in [] if "--page" in arguments else scripts():
         reason = lacking(script)
@@ -118,8 +114,7 @@ def main(arguments: list[str]) -> None:
             outputs[script.stem] = record(script)
     with whole(OUTPUTS) as file:
         file.write_text(json.dumps(outputs, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    for name, text in parts_of(outputs).items():
-        generated.put(PAGE, name, text)
+    generated.put(PAGE, "table", table(outputs))
 
 
 if __name__ == "__main__":

@@ -204,4 +204,4 @@ for name, run in runs.items():
 # ## Where to go next
 #
 # - [Your trained network](7_your_trained_network.ipynb) reads a network that was trained with dropout before.
-# - [What helps](../../../docs/what-helps.md) has remedies for a network that is too sure of its labels.
+# - [Symptoms](../../../docs/symptoms.md) has remedies for a network that is too sure of its labels.

@@ -141,6 +141,6 @@ for name, each in (("as measured", new), ("no humidity", dry)):
 # ## Where to go next
 #
 # - [Your own data frame](9_your_own_data_frame.ipynb) makes a data set of a frame for a network of your own.
-# - [In scikit-learn](../../../docs/scikit-learn.md) has all arguments of the estimators, and
+# - [In scikit-learn](../../../docs/recipes.md#in-scikit-learn) has all arguments of the estimators, and
 #   [recipes](../../../docs/recipes.md) what they train.
-# - [What helps](../../../docs/what-helps.md) has remedies where a network is too sure.
+# - [Symptoms](../../../docs/symptoms.md) has remedies where a network is too sure.

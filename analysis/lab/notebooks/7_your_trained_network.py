@@ -173,4 +173,4 @@ for name, predicted in {"draws of the run": run.predict(test.x, 100), "passes of
 #
 # - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) says how far such a posterior is from the exact one.
 # - [Your trained network](../../../docs/what-mc-dropout-needs.md) has the details of reading a network.
-# - [Saving](../../../docs/saving.md) and [Serving](../../../docs/serving.md).
+# - [Saving](../../../docs/saving.md) and [Serving](../../../docs/saving.md#serving).

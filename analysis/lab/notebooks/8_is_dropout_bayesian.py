@@ -133,6 +133,6 @@ for count in (1, 10, 100, 1000):
 # %% [markdown]
 # ## Where to go next
 #
-# - [What helps](../../../docs/what-helps.md) measures remedies.
+# - [Symptoms](../../../docs/symptoms.md) measures remedies.
 # - [Sampling networks](../../../docs/sampling.md) samples exact posteriors.
 # - [Judging](../../../docs/judging.md) has the distances on six problems.

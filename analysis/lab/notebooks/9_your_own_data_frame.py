@@ -148,6 +148,6 @@ for name, fit, columns in (("one-hot", run, train), ("embedding", by_month, code
 # %% [markdown]
 # ## Where to go next
 #
-# - [Your own data](../../../docs/your-own-data.md) has the options of `from_frame`.
+# - [Your own data](../../../docs/recipes.md#your-own-data-frame) has the options of `from_frame`.
 # - [Recipes](../../../docs/recipes.md) train a table with nothing to tune.
 # - [Likelihoods](../../../docs/likelihoods.md): classes, counts, outliers, shares and others.

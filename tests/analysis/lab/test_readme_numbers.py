@@ -1,7 +1,7 @@
-"""Measured numbers of README, of the paper and of the table of docs/scale.md are those of the stored results.
+"""Measured numbers of README, of the paper, of docs/scale.md and of the benchmarks are those of the stored results.
 
-`QUOTED` has a phrase with its numbers in braces and a function that takes them from a file of ``analysis/``. A row of the
-table of docs/scale.md names its study, problem and methods itself.
+`QUOTED` has a phrase with its numbers in braces and a function that takes them from a file of ``analysis/``. A row of a
+table of ratios names its study, problem and methods itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ DISTANCES = ROOT / "analysis" / "lab" / "results" / "distances.csv"
 TIMINGS = ROOT / "analysis" / "lab" / "benchmarks" / "results" / "timings.csv"
 UCI = ROOT / "analysis" / "lab" / "results" / "uci.csv"
 PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
+BENCHMARKS = "".join(
+    (ROOT / page).read_text(encoding="utf-8") for page in ("docs/scale.md", "analysis/lab/benchmarks/results/README.md")
+)
 SCALE = re.findall(
     r"^\| .+ \| (.+) \| `([\w-]+) / (.+) / (.+) over (.+)` \|$",
-    (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"),
+    BENCHMARKS,
     flags=re.MULTILINE,
 )
 
@@ -239,7 +242,7 @@ def rows_of_chains() -> list[str]:
 
 @pytest.mark.parametrize("rows", [rows_of_steps, rows_of_crossing, rows_of_chains])
 def test_tables_of_a_gpu_are_those_of_the_files(rows: Callable[[], list[str]]) -> None:
-    assert "\n".join(rows()) in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert "\n".join(rows()) in BENCHMARKS
 
 
 def test_the_verdict_of_calibration() -> None:

@@ -96,6 +96,11 @@ def part(kind: Kind, half: Half) -> str:
     return text(read(RESULTS), kind, half)
 
 
+def ranks(kind: Kind, half: Half) -> str:
+    """The methods of a kind and half, from the stored cells: all of them together, without their tables."""
+    return f"{_of_methods(judged(read(RESULTS), kind, half), kind)}\n"
+
+
 def text(cells: Cells, kind: Kind, half: Half) -> str:
     """The methods of a kind and half, and then its tables, in Markdown."""
     of = judged(cells, kind, half)

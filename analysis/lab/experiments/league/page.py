@@ -1,9 +1,10 @@
-"""The tables and the figure of ``docs/league.md``, from the stored rows; ``python -m ...league.page FILE.png`` draws it."""
+"""Tables and figure of ``docs/league.md`` and of the results; ``python -m ...league.page FILE.png`` draws it."""
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -18,10 +19,16 @@ FORMS = {"wasserstein": ".2f", "away": ".2f", "total_variation": ".3f"}
 MOST = 20.0  # end of the figure's axis; larger values are drawn there
 
 
-def text(column: str) -> str:
-    """A column of all problems, in Markdown: methods by their median W2 over problems."""
+MAIN = ("numpyro, NUTS", "blackjax, MCLMC", "pyrodrop, sample", "pyrodrop, exact last layer", "laplace-torch, last layer",
+        "numpyro, AutoNormal", "posteriors, VI", "bayesian-torch, VI", "ivon-opt, IVON", "ensemble mean field", "mean field",
+        "ensemble MC dropout .05", "MC dropout .05", "ensemble point", "point")  # fmt: skip
+"""Methods of the page: one of each package and, single and as ensembles, those of this package that others have, too."""
+
+
+def text(column: str, shown: Collection[str] | None = None) -> str:
+    """A column of all problems, in Markdown: methods by their median W2 over problems; only those `shown`, if given."""
     rows = [["method", *PROBLEMS]]
-    for method in methods():
+    for method in [each for each in methods() if shown is None or each in shown]:
         values = [_cell(column, league(name).get(method, {})) for name in PROBLEMS]
         if set(values) != {"-"}:
             rows.append([method, *values])

@@ -68,7 +68,7 @@ def _measured(name: str, *, device: torch.device, progress: bool | None, size: S
 
 
 def text(section: str, path: Path = STORED) -> str:
-    """The table of a section of ``docs/what-helps.md``, in Markdown."""
+    """The table of a section, in Markdown, of ``analysis/lab/results/README.md``."""
     rows = (row for row in tidy.read(path) if row["problem"] == section)
     return f"\n{generated.table(tidy.pivot(rows, in_words))}\n\n"
 
