@@ -209,7 +209,6 @@ FILES = [
             lambda folder: (folder / "training.safetensors").mkdir(parents=True),
         )
     ),
-    Call("run uci --data year --protocol gal2018 --out FOLDER", "year is expected at"),
     Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "{")),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({"cell": CELL["cell"]})),
     Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": [1.0]})),

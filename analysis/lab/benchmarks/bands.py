@@ -71,7 +71,8 @@ def measured(name: str, guide: str, refits: int, sets: int) -> dict[str, Any]:
         rows = rows if noise is None else rows.standardized()
         fit = pyrodrop.fit(model, GUIDES[guide](model), rows, steps=1000, lr=1e-2)
     stated = fit.certify(refits).held["inside"]
-    length, held, repaired = fit.certificate.regions.kernel.length, certify._held, []
+    regions: Any = fit.certificate and fit.certificate.regions
+    length, held, repaired = regions.kernel.length, certify._held, list[float]()
 
     def kept(here: Tensor, number: int, level: float, inside: Tensor, reach: Tensor, *rest: Any) -> Any:
         repaired.append(float((reach[:, here] <= stated.factor).double().mean()))

@@ -39,7 +39,7 @@ def program(module: Any, inputs: Any, options: Any) -> Compiled:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "compile_by_inductor", program)
-    monkeypatch.setattr(inductor, "folder", lambda name: None)
+    monkeypatch.setattr(inductor, "_folder", lambda: None)
 
 
 def mlp(prior: priors.Prior | None = None, widths: Sequence[int] = (3, 5, 1)) -> models.MLP:
@@ -292,7 +292,7 @@ def test_without_a_program_in_cpp_one_in_python_is_called(
         return program(module, inputs, options)
 
     monkeypatch.setattr(inductor, "compile_by_inductor", compile_or_fail)
-    monkeypatch.setattr(inductor, "folder", lambda name: None)
+    monkeypatch.setattr(inductor, "_folder", lambda: None)
     with caplog.at_level(logging.INFO, "pyrodrop"):
         got = fitted(masks, batch_size=None)
     assert got.settings["engine"] == "compiled"
@@ -336,7 +336,7 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     programs: list[Compiled] = []
     compile_graph = inductor.compile_graph
     monkeypatch.setattr(inductor, "compile_graph", lambda *args: programs.append(compile_graph(*args)) or programs[-1])
-    monkeypatch.setattr("pyrodrop.compiled.inductor.folder", lambda name: None)
+    monkeypatch.setattr("pyrodrop.compiled.inductor._folder", lambda: None)
     made = training(activations, batch_size=size)
     made.advance(3)
     start = made.state()

@@ -70,7 +70,7 @@ def test_an_address_is_asked_once_and_wrong_content_is_not_kept(
     served, kept = folder / "rnn.solar.safetensors", installed / "zoo" / f"{NAME}.safetensors"
     monkeypatch.setenv("PYRODROP_ZOO", f"{url}/")
     served.write_bytes(right[:-1] + b"x")
-    monkeypatch.setattr("pyrodrop.data.download._RETRIES", 0)
+    monkeypatch.setattr("pyrodrop.data.files._RETRIES", 0)
     with pytest.raises(ValueError, match="is not the trained posterior rnn/solar, and was not kept"):
         zoo.load(NAME)
     assert not kept.exists()
