@@ -91,7 +91,7 @@ class Diagnostics(Described):
                 f"{density}, below {LEAST_ESS:.0f}"
             )
         if self.diverging:
-            sentences.append(f"trajectories diverged before {self.diverging} draws")
+            sentences.append(f"trajectories diverged before {self.diverging} draw{'s' * (self.diverging > 1)}")
         stuck = self.e_bfmi is not None and not self.e_bfmi >= LEAST_BFMI
         if stuck:
             sentences.append(
