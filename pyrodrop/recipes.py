@@ -374,6 +374,7 @@ def regressor(
         >>> recipe.model.describe(), len(runs), runs.predict(x, 50).mean.shape
         ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 20, torch.Size([100, 1]))
     """
+    instance(categories, list | tuple, "categories", "a list of names of columns")
     order, data = order_of(data), _table(data, target, categories)
     of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
     if likelihood is not None and isinstance(of_element, Ordinal):
@@ -429,6 +430,7 @@ def classifier(
         TypeError: x is no single table of numbers.
         ValueError: there are fewer than 10 rows, no column of x varies, or y are no class labels from 0.
     """
+    instance(categories, list | tuple, "categories", "a list of names of columns")
     order, data = order_of(data), _table(data, target, [*categories, *([] if target is None else [target])])
     if data.columns is not None and data.columns.classes is None:
         raise ValueError(
