@@ -198,7 +198,7 @@ class NetworkModel(Part, LocalModule):
 
     def reset_parameters(self) -> None:
         """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
-        them at construction, such as `MLP` with `input_gain`.
+        them at construction, such as `MLP` with `input_gain`; and those of the likelihood, such as a learned noise.
 
         This also redraws the prior function of a `models.WithPriorFunction` and the anchors of `priors.Anchored`.
 
@@ -209,6 +209,7 @@ class NetworkModel(Part, LocalModule):
         """
         new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self._constant})
         self._arrange(new)
+        self.likelihood = self.likelihood.anew()
         self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ from torch.distributions import constraints
 from pyrodrop.checks import instance
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
-from pyrodrop.parts import Part
+from pyrodrop.parts import Part, made
 from pyrodrop.scaling import Standardize
 
 _SHOWN = 5  # numbers of columns in a description
@@ -64,6 +64,14 @@ class Likelihood(Part, LocalModule):
     def unknown(self) -> str:
         """Name of a parameter that has neither been trained nor initialised by `start`; empty if there is none."""
         return ""
+
+    def anew(self) -> Likelihood:
+        """This likelihood as it was made, before training; itself if it has no parameters, or is of a class of yours."""
+        trained = next(self.parameters(), None)
+        try:
+            return self if trained is None else made(self.made_with()).to(trained)  # type: ignore[no-any-return]
+        except NotImplementedError:
+            return self
 
     def units(self, targets: Standardize) -> Standardize:
         """The standardisation that `forward` and `location` get, computed from the standardisation of the columns of y."""

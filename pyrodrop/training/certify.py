@@ -31,6 +31,7 @@ from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
+from pyrodrop.likelihoods.likelihood import Incomplete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
 from pyrodrop.training.fitted_replicates import Replicates
@@ -54,6 +55,16 @@ def of_fit(fit: Any, refits: int, level: float, seed: int) -> Certificate:
             "certify trains again: it needs the training data and settings, which a loaded fit does not have"
         )
     x, likelihood = data.x, fit.model.likelihood
+    if isinstance(likelihood, Incomplete):
+        raise ValueError(
+            "certify draws all of y, and a fit of missing or censored observations knew less: leave these rows out; "
+            f"got {likelihood.describe()}"
+        )
+    if likelihood.anew() is likelihood and next(likelihood.parameters(), None) is not None:
+        raise ValueError(
+            "certify trains again from the start, and cannot make this likelihood as it was before training; got "
+            f"{likelihood.describe()}, of a class of your own"
+        )
     table = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
     rows = torch.linspace(0, len(data) - 1, min(len(data), POINTS)).long()
     points = data.rows(rows).x

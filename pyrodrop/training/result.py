@@ -159,8 +159,9 @@ class Fit(Posterior):
 
         Raises:
             TypeError: the fit is of a Pyro program that is no network.
-            ValueError: the fit has no training data, or no settings of its training, as after loading; it was trained on a
-                loader; or as `fit_replicates`.
+            ValueError: the fit has no training data, or no settings of its training, as after loading or `pruned`; it was
+                trained on a loader; observations may be missing or censored; a likelihood of a class of your own has
+                parameters; or as `fit_replicates`.
 
         Example:
             >>> import torch, pyrodrop
@@ -292,7 +293,7 @@ class Fit(Posterior):
                 f"{type(guide).__name__}"
             )
         settings = {name: value for name, value in self.settings.items() if name != "worth"}
-        return replace(self, guide=guide.pruned(threshold), settings=settings)
+        return replace(self, guide=guide.pruned(threshold), settings=settings, options=None, certificate=None)
 
     def compress(
         self,

@@ -1,6 +1,7 @@
 """Certificates of bands: what is drawn, what is counted, and what the factors do."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -173,6 +174,15 @@ def test_labels_and_other_likelihoods_have_certificates():
     assert found.by == "fit"
 
 
+def test_a_refit_starts_from_the_noise_of_its_own_data():
+    fit = _fit()
+    assert not torch.isclose(fit.model.likelihood.precision, 1 / fit.data.y.var(correction=0), rtol=0.2)
+    sets = [fit.data.with_values(y=size * fit.data.y) for size in (1.0, 3.0)]
+    fit.options, fit.history = replace(fit.options, lr=1e-9), fit.history[:1]
+    for each, rows in zip(certify._refitted(fit, sets, 0), sets, strict=True):
+        assert float(each.model.likelihood.precision) == pytest.approx(1 / float(rows.y.var(correction=0)), rel=1e-3)
+
+
 def test_what_cannot_be_certified_is_refused():
     fit = _fit(steps=20)
     with pytest.raises(ValueError, match="before certify"):
@@ -180,3 +190,7 @@ def test_what_cannot_be_certified_is_refused():
     fit.data = None
     with pytest.raises(ValueError, match="training data and settings"):
         fit.certify()
+    x, y = _problem()
+    model = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Missing(likelihoods.Gaussian()))
+    with pytest.raises(ValueError, match="missing or censored"):
+        pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=5).certify()
