@@ -31,7 +31,7 @@ GUIDES: Mapping[str, Callable[[Any], Any]] = {
     "MC dropout .02": lambda model: guides.BernoulliDropout(model, 0.02),
     "MC dropout .1": lambda model: guides.BernoulliDropout(model, 0.1),
     "mean field": guides.MeanField,
-    "Gaussian dropout": lambda model: guides.GaussianDropout(model, 0.1),
+    "Gaussian dropout": lambda model: guides.GaussianDropout(model, alpha=0.1),
 }
 WIDE, UNIT = (-2.0, 2.0), (0.0, 1.0)
 # rows, columns, range of x, function of the columns, and noise, which logits have none of
