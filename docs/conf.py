@@ -70,6 +70,7 @@ html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL") or site  # of canonic
 html_theme = "furo"
 html_title = "pyrodrop"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["site.css"]
 html_js_files = ["scrolls.js"]
 html_show_copyright = False

@@ -44,6 +44,8 @@ PROBLEMS: Mapping[str, tuple[int, int, tuple[float, float], Callable[..., Any], 
     "friedman": (250, 5, UNIT, lambda a, b, c, d, e: 10 * (math.pi * a * b).sin() + 20 * (c - .5)**2 + 10 * d + 5 * e, 1.0),
     "noise": (80, 1, WIDE, lambda x: 0 * x, 1.0),
     "bump": (200, 1, WIDE, lambda x: 2 * torch.exp(-8 * (x - 0.5) ** 2) + 0.3 * x, 0.2),
+    "kink": (100, 1, WIDE, lambda x: x.abs() + x / 3, 0.2),
+    "ten columns": (150, 10, UNIT, lambda a, b, c, *_: 3 * a - 4 * (b - 0.5) * c, 0.3),
     "two classes": (200, 1, WIDE, lambda x: (0 * x, 3 * torch.sin(2 * x)), None),
     "three classes": (200, 2, WIDE, lambda a, b: (0 * a, 2 * a, 2 * torch.sin(2 * b)), None),
 }  # fmt: skip
