@@ -34,15 +34,12 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "--seeds 2 --sizes 10 --jobs 1",
         {"pyrodrop.zoo.entries.CONCRETE_WIDTH": 16, "pyrodrop.zoo.entries.CONCRETE_EPOCHS": {10: 30}},
     ),
-    "continual": ("--seeds 1 --steps 3 --digits 300 --jobs 1", {}),
-    "critiques": ("--panels osband --preset quick --jobs 1", {}),
     "kingma-fig1a": ("--widths 12 --methods none variational-a2 --epochs 2 --digits 500 --seeds 2 --jobs 1", {}),
     "published": ("", {}),
     "references": (
         "--problems co2 --preset quick",
         {f"{LAB}.references.experiment.POSTERIORS": {name: POSTERIORS[name] for name in ("point", "MC dropout .05")}},
     ),
-    "remedies": ("--sections spread --seeds 2 --preset quick --jobs 1", {}),
     "rotated-digit": (
         "--steps 3",
         {f"{ROTATED}.mnist": few_digits, f"{ROTATED}.DRAWS": 4, f"{ROTATED}.SHOWN": 10, f"{ROTATED}.SEARCHED": 1},
@@ -59,7 +56,7 @@ def test_every_job_has_a_test() -> None:
 
 
 def mark(name: str) -> Any:
-    slow = name in ("active-learning", "critiques", "remedies", "sparse")
+    slow = name in ("active-learning", "sparse")
     return pytest.param(name, marks=[] if name == "published" else pytest.mark.slow if slow else pytest.mark.more)
 
 

@@ -113,13 +113,6 @@ def of_programs(_: Any) -> tuple[float, ...]:
     return len(names), min(later), max(later), min(first), max(first)
 
 
-def of_clusters(_: Any) -> tuple[float, ...]:
-    with (ROOT / "analysis" / "lab" / "results" / "critiques.csv").open(newline="", encoding="utf-8") as file:
-        rows = {row["method"]: row for row in csv.DictReader(file) if row["study"] == "foong"}
-    names = ("1 hidden, MC dropout, rate .05", "2 hidden, MC dropout, rate .05", "1 hidden, HMC (ours)")
-    return tuple(float(rows[name]["ratio"]) for name in names)
-
-
 def of_peers(method: str, score: str) -> list[float]:
     """A score of a method by problem."""
     with DISTANCES.open(newline="", encoding="utf-8") as file:
@@ -179,9 +172,6 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      OF_TABLES, of_programs),
     ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",
      OF_TABLES, of_programs),
-    ("is {:.1f} times that at them ({:.1f} times with two), the exact posterior's {:.0f} times",
-     OF_TABLES, of_clusters),
-    ("is {0:.1f} times that at the clusters, and that of the exact posterior {2:.0f} times", OF_TABLES, of_clusters),
     ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
      "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
     ("three seeds, a fifth as long: {:.2f} to {:.2f} % with 1 of {:.0f} to {:.0f}",
