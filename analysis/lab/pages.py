@@ -13,8 +13,7 @@ from pathlib import Path
 from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
-from pyrodrop.analysis.lab.experiments import peers, published, uci
-from pyrodrop.analysis.lab.experiments.active_learning import experiment as active_learning
+from pyrodrop.analysis.lab.experiments import published, uci
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
 from pyrodrop.analysis.lab.networks.case import load
@@ -49,19 +48,10 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         generated.REFERENCES,
         lambda: references_page.distances("total_variation", "{:.3f}"),
     ),
-    "peers": (generated.REFERENCES, peers.text),
     "league main": (DOCS / "league.md", functools.partial(league.text, "wasserstein", league.MAIN)),
     "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
     "league away": (generated.REFERENCES, functools.partial(league.text, "away")),
     "league tv": (generated.REFERENCES, functools.partial(league.text, "total_variation")),
-    **{
-        f"asked, {name}": (page, functools.partial(active_learning.text, kind))
-        for name, kind, page in (
-            ("filters", "filters", generated.REFERENCES),
-            ("features", "mnist", generated.REFERENCES),
-            ("naval", "naval", DOCS / "ask-for-a-label.md"),
-        )
-    },
     "networks": (NETWORKS / "README.md", networks),
     **{
         f"{title} {kind}s": (BENCHMARKS, functools.partial(report.part, kind, half))

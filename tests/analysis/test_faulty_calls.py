@@ -153,15 +153,12 @@ USAGE = [  # one of every kind of mistake; a job checks its names and counts by 
         ("run uci --splits 0", "splits is how many of the published splits to take and must be at least 1; got 0"),
         ("run kingma-fig1a --methods nun", "no dropout method is called 'nun'"),
         ("run kingma-fig1a --widths 0", "widths must be at least 1; got 0"),
-        ("run sbc --posteriors", "posteriors"),
-        ("run sbc --posteriors low-rnak", "no posterior is called 'low-rnak'.*did you mean 'low-rank'"),
         ("run concrete --sizes 11", "10, 25, 50, 100, 1000, 10000, each once"),
         ("run sparse --digits -5", "digits"),
         ("run sparse --method log-normal", "method must be one of those of the recipe molchanov2017, sparse, ard"),
         ("run rotated-digit --digit 1135", "digit counts the 1135 ones of the test set from 0; got 1135"),
         ("run rotated-digit --turn nan", "turn"),
         ("run references --problems fong", "did you mean 'foong'"),
-        ("run active-learning --labels 19", "labels is the number of labels of MNIST"),
         ("run co2/mean-field --steps 0", "steps"),
         ("show", "parameter ENTRY requires an argument"),
         ("show uci/yaht", "no zoo entry is called 'uci/yaht'"),
@@ -316,22 +313,11 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_during_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "run",
-        "sbc",
-        "--posteriors",
-        "exact",
-        "--count",
-        "100",
-        "--num_draws",
-        "19",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    words = ["run", "published", "--out", str(tmp_path / "run")]
     with files_of_at_most(900):
         assert cli.main(words) == 1
     assert f"{tmp_path}/run" in line(capsys.readouterr().err)
-    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock", "run.json"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock", "run.json", "published.md"}
     assert cli.main(words) == 0
 
 

@@ -141,4 +141,3 @@ plots.pit(tree.sel(model="MC dropout", drop=True))
 #
 # - [Priors that fit](../../../docs/choosing.md#priors-that-fit-the-data) says how `from_gp` works and where it does not.
 # - [Which guide?](5_which_guide.ipynb) compares more of them, and says which number may compare which.
-# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) has the case against.

@@ -202,5 +202,4 @@ plt.show()
 # ## Where to go next
 #
 # - [Which guide?](5_which_guide.ipynb) compares posteriors by ELBO and held-out density.
-# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares them with the exact posterior.
 # - [Choosing](../../../docs/choosing.md) and [What an ELBO means](../../../docs/judging.md#what-an-elbo-means-here).

@@ -140,9 +140,7 @@ def alive(process: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "words", ["sbc --jobs 2", "uci --data concrete kin8nm --jobs 2", "co2/mean-field --steps 500000"]
-)
+@pytest.mark.parametrize("words", ["uci --data concrete kin8nm --jobs 2", "co2/mean-field --steps 500000"])
 @pytest.mark.parametrize("wait", [0.0, 3.0, 9.0])
 def test_ctrl_c_is_one_line_and_leaves_no_process(words: str, wait: float, tmp_path: Path, data_folder: Path) -> None:
     """Sent to all processes, as a terminal does, some time after the folder is there."""

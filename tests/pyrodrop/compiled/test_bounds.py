@@ -28,7 +28,7 @@ def model() -> models.NetworkModel:
 @pytest.fixture(scope="module")
 def regression() -> tuple[Any, Any, torch.Tensor, torch.Tensor, float]:
     """A linear regression with a factorised posterior, and its evidence by SciPy."""
-    shared, columns, w, noise = torch.randn(150 + 30 + 5 + 30, generator=torch.Generator().manual_seed(0)).split([30, 150, 5, 30])
+    shared, columns, w, noise = torch.randn(215, generator=torch.Generator().manual_seed(0)).split([30, 150, 5, 30])
     x = (columns.view(30, 5) + shared[:, None]) / 2**0.5  # correlated columns
     y = (x @ w + noise / TAU**0.5)[:, None]
     net = nn.Linear(5, 1, bias=False)
