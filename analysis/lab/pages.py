@@ -15,7 +15,6 @@ from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
 from pyrodrop.analysis.lab.experiments import published, uci
 from pyrodrop.analysis.lab.experiments.league import page as league
-from pyrodrop.analysis.lab.experiments.references import page as references_page
 from pyrodrop.analysis.lab.networks.case import load
 from pyrodrop.checks import known
 
@@ -40,14 +39,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     },
     "uci validation": (generated.REFERENCES, uci.validation),
     "uci posteriors": (generated.REFERENCES, uci.posteriors),
-    "references w2": (generated.REFERENCES, lambda: references_page.distances("wasserstein", "{:.3g}")),
-    "references spreads": (generated.REFERENCES, references_page.spreads),
-    "references covariance": (generated.REFERENCES, lambda: references_page.distances("covariance", "{:.2f}")),
-    "references scores": (generated.REFERENCES, references_page.scores),
-    "references total variation": (
-        generated.REFERENCES,
-        lambda: references_page.distances("total_variation", "{:.3f}"),
-    ),
     "league main": (DOCS / "league.md", functools.partial(league.text, "wasserstein", league.MAIN)),
     "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
     "league away": (generated.REFERENCES, functools.partial(league.text, "away")),

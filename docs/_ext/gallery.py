@@ -21,8 +21,6 @@ from zoo_figures import uci, uci_cells
 
 from pyrodrop.analysis.lab.experiments import kingma_fig1a, kingma_table1
 from pyrodrop.analysis.lab.experiments.published.compare import place
-from pyrodrop.analysis.lab.experiments.references import facts
-from pyrodrop.analysis.lab.experiments.references import figure as spreads
 from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
 
 DOCS = ROOT / "docs"
@@ -111,15 +109,6 @@ def of_notebook(notebook: str, number: int, title: str, shows: str) -> Item:
     )  # fmt: skip
 
 
-def of_reference(problem: str, title: str, shows: str) -> Item:
-    """The card of the spreads of every guide over those of an exact posterior."""
-    return Item(
-        f"spreads-{problem}", title, shows, Drawn(lambda: spreads(facts(problem))),
-        "analysis/lab/experiments/references/figure.py", f"pyrodrop run references --problems {problem}",
-        ("judging.md#distance-from-the-exact-posterior", "Judging"),
-    )  # fmt: skip
-
-
 def of_sparse(record: str, title: str, shows: str, run: str) -> Item:
     """The card of the progress of a sparse training."""
     return Item(
@@ -178,22 +167,6 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "Test rows of the diabetes data with their 90 % intervals, and the share of rows in intervals "
             "of nine levels.",
             Stored("images/scikit-learn.png"), "pyrodrop/sklearn.py", None, ("recipes.md#in-scikit-learn", "Tables"),
-        ),
-    ),
-    "Beside the exact posterior": (
-        of_reference(
-            "foong", "Between two clusters",
-            "In the middle between the clusters every single fit has at most a tenth of the exact "
-            "posterior's spread of f.",
-        ),
-        of_reference(
-            "energy", "Between two groups of buildings",
-            "In the gap between the training inputs single fits are surest where the exact posterior is not.",
-        ),
-        of_reference(
-            "mnist", "Small digits",
-            "Gaussian posteriors have about the exact posterior's spread near the data, and dropout at rate "
-            "0.05 a seventh of it.",
         ),
     ),
     "Published results": (

@@ -11,7 +11,6 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.jobs import JOBS
-from pyrodrop.analysis.lab.experiments.references.posteriors import POSTERIORS
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import mnist
 
@@ -31,10 +30,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "kingma-fig1a": ("--widths 12 --methods none variational-a2 --epochs 2 --digits 500 --seeds 2 --jobs 1", {}),
     "published": ("", {}),
-    "references": (
-        "--problems co2 --preset quick",
-        {f"{LAB}.references.experiment.POSTERIORS": {name: POSTERIORS[name] for name in ("point", "MC dropout .05")}},
-    ),
+    "references": ("--problems co2 --preset quick", {}),
     "rotated-digit": (
         "--steps 3",
         {f"{ROTATED}.mnist": few_digits, f"{ROTATED}.DRAWS": 4, f"{ROTATED}.SHOWN": 10, f"{ROTATED}.SEARCHED": 1},

@@ -22,7 +22,6 @@ from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge, stored
-from pyrodrop.analysis.lab.experiments.references.places import places
 from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
@@ -51,7 +50,7 @@ class Referee:
         self.draws: int = sampled.chains * sampled.draws
         judged = test if PROBLEMS[name].observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
         self.judge = Judge(sampled, judged, self.draws, seed)
-        self.away: Tensor = places(self.target.train)["away"]
+        self.away: Tensor = away_from(self.target.train)
 
     def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
         """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
@@ -66,6 +65,18 @@ class Referee:
                 f, exact = without_shift(f), without_shift(exact)
             row["away"] = float(spread_ratio(f, exact).nanquantile(0.5))
         return row
+
+
+def away_from(train: Dataset) -> Tensor:
+    """Inputs away from the training inputs x_n: mean + 3 (x_n - mean), the half that is farthest from one, at most 100.
+
+    Distances are those of standardised inputs, in every column that varies.
+    """
+    x = train.x.double()
+    mean, sd = x.mean(0), x.std(0)
+    scale, points = torch.where(sd > 0, sd, 1.0), mean + 3 * (x - mean)
+    distance = torch.cdist((points - mean) / scale, (x - mean) / scale).amin(1)
+    return points[distance.argsort(descending=True)[: min(100, len(x) // 2)]].to(train.x.dtype)
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
