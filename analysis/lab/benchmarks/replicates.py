@@ -71,7 +71,7 @@ def stacked(network: Network, count: int, engine: Name = "compiled", *, own: boo
     device = network.x.device
     sets = [data_of(network, r) for r in range(count)] if own else [data_of(network, 0)] * count
     settings = Settings(
-        steps=100_000 if own else 1_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
+        steps=100_000 if own else 1_000, batch_size=BATCH, estimator="local", engine=engine, device=str(device)
     )  # fmt: skip
     problems: list[Problem] = []
     for r, data in enumerate(sets):
