@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro
-import pyro.distributions as dist
 import pytest
 import scipy.stats
 import torch
@@ -133,28 +131,3 @@ def test_classes_have_a_page_too() -> None:
     assert list(page.scores) == ["the fit", "constant", "random forest", "Gaussian process"]
     assert page.scores["random forest"]["accuracy"] > 0.8
     assert "learned drop_rate" in page.facts
-
-
-def test_what_has_no_page_is_refused(run: Any, tmp_path: Any) -> None:
-    loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit.safetensors"))
-    with pytest.raises(ValueError, match="report needs the training data"):
-        loaded.report((X, Y))
-    with pytest.raises(ValueError, match="report needs at least 10 rows.*got 80 and 3"):
-        run.report((X[:3], Y[:3]))
-    counts = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
-    fit = pyrodrop.fit(counts, guides.MeanField(counts), (X, Y.abs().round()), steps=3, engine="pyro", progress=False)
-    with pytest.raises(TypeError, match="report needs real y.*got Poisson"):
-        fit.report()
-
-    def program(x: torch.Tensor) -> None:
-        pyro.sample("a", dist.Normal(pyro.param("m", torch.tensor(0.0)), 1.0))
-
-    def guide(x: torch.Tensor) -> None:
-        pyro.sample("a", dist.Normal(pyro.param("n", torch.tensor(0.5)), 1.0))
-
-    pyro.clear_param_store()
-    fitted = pyrodrop.fit(program, guide, {"x": X}, steps=3, engine="pyro", progress=False)
-    with pytest.raises(TypeError, match="report needs data with rows"):
-        fitted.report()
-    with pytest.raises(TypeError, match="seed"):
-        run.report(seed=0.5)

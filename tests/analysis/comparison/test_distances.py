@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.stats import laplace, norm
 
 from pyrodrop.analysis.comparison import total_variation as tv
-from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance, without_shift
+from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance
 from pyrodrop.analysis.comparison.spreads import spread, spread_ratio
 from pyrodrop.analysis.comparison.wasserstein import wasserstein
 from pyrodrop.prediction.prediction import Prediction
@@ -194,16 +194,6 @@ def test_covariance_of_a_function_that_does_not_vary() -> None:
     some[:, 2] = 0.1
     assert correlation_distance(g, some) is None
     assert correlation_distance(g[:, :1], g[:, 1:2]) is None
-
-
-def test_covariance_of_classes_is_free_of_a_shift_of_the_logits() -> None:
-    torch.manual_seed(0)
-    f, g = torch.randn(30, 5, 3), torch.randn(30, 5, 3)
-    moved = f + 10 * torch.randn(30, 5, 1)
-    torch.testing.assert_close(moved.softmax(-1), f.softmax(-1))
-    for distance in (covariance_distance, correlation_distance):
-        want = distance(without_shift(f), without_shift(g))
-        assert distance(without_shift(moved), without_shift(g)) == pytest.approx(want, rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3), (4, 2, 3)])

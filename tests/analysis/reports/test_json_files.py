@@ -82,32 +82,6 @@ def test_entries_of_the_wrong_kind(method: str, key: str, said: str) -> None:
         getattr(record(), method)(key)
 
 
-def test_entries_of_the_right_kind() -> None:
-    entry = record()
-    assert entry.number("number") == 1.5
-    assert entry.number("none", optional=True) is entry.number("nowhere", optional=True) is None
-    assert entry.whole("count") == 2
-    assert entry.numbers("list") == entry.numbers("list", 2) == [1.0, 2.5]
-    assert entry.text("text") == "a line"
-    assert entry.record("inner").whole("x") == 1
-    with pytest.raises(Failed, match="must have 3 numbers as list; it has 2"):
-        entry.numbers("list", 3)
-    with pytest.raises(Failed, match="must have a finite number as inner.y; it has none"):
-        entry.record("inner").number("y")
-    for values in ([], [1, None], [1, True], [1, 10**400], ["1"], [[1]]):
-        with pytest.raises(Failed, match="as list; it has"):
-            record(list=values).numbers("list")
-    rows = record(rows=[{"x": 1}, {}]).records("rows")
-    assert rows[0].whole("x") == 1
-    with pytest.raises(Failed, match=r"must have a whole number as rows\[1\].x; it has none"):
-        rows[1].whole("x")
-    with pytest.raises(Failed, match="a list of objects as rows"):
-        record(rows=[]).records("rows")
-    for text in ("two\nlines", "\x1b[2J", "\u2028"):
-        with pytest.raises(Failed, match="a line of text as text"):
-            record(text=text).text("text")
-
-
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_changed_bytes_are_read_as_json_or_refused(

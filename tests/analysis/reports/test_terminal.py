@@ -9,7 +9,7 @@ from rich.table import Table
 
 from pyrodrop.analysis.lab.experiments.co2.models import print_models
 from pyrodrop.analysis.reports.runs import RunTable
-from pyrodrop.analysis.reports.terminal import pairs, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import print_table
 
 NUMBER = re.compile(r"\d[\d.,e+-]*")
 COLUMNS = (
@@ -58,15 +58,3 @@ def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     print_table(table)
     text = capsys.readouterr().out
     assert all(part in text for part in ("[red]title[/red]", ":smile: [0, 1]", "[bold]name", "[link=file:///]one"))
-
-
-def test_paragraphs_and_pairs_hang(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "24")
-    paragraph("one two three four five six", first="- ", then="  ")
-    pairs({"a": "one two three four five", "bb": "six"})
-    pairs({"a long name, too long": "one two three four"})
-    assert capsys.readouterr().out == (
-        "- one two three four\n  five six\n"
-        "  a   one two three four\n      five\n  bb  six\n"
-        "  a long name, too long\n      one two three four\n"
-    )

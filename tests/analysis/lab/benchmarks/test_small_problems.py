@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from scipy import stats
 
 from pyrodrop.analysis.gp import GaussianProcess
-from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, constant, measured, points, process
+from pyrodrop.analysis.lab.benchmarks.small_fits import SETTINGS, constant, measured, points, process
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, problem
 
 QUICK = {"chains": 4, "draws": 4, "tune": 100, "max_steps": 4, "engine": "traced", "device": "cpu"}
@@ -110,24 +107,6 @@ def test_late_noise_starts_at_the_error_of_the_first_half(quick: None, monkeypat
     assert cell["noise_sd"] == pytest.approx(float(error.sqrt()), rel=1e-4)
 
 
-@pytest.mark.more
-def test_the_command_measures_what_is_missing(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "small.csv"
-    small_fits.main(file, names=["forrester"])
-    first = small_fits.read(file)
-    methods = {f"{setting}: {method}" for setting in SETTINGS for method in SETTINGS[setting]}
-    assert first["forrester"].keys() == methods | {"constant", "GP", "one call"}
-    monkeypatch.setattr(small_fits, "measured", None)
-    small_fits.main(file, names=["forrester"])
-    figure = small_pages.figure(first, tidy.curves(file.with_suffix(".npz")))
-    assert isinstance(figure, Figure)
-    drawn = [axes for axes in figure.axes if axes.axison]
-    assert len(drawn) == len(GUIDES) + 2
-    of = problem("forrester")
-    mean = GaussianProcess(of.train, "matern-5/2", progress=False).predict(points(of), small_fits.DRAWS).mean[:, 0]
-    assert list(drawn[0].get_lines()[0].get_ydata()) == pytest.approx(mean.tolist(), rel=2e-3, abs=2e-3)
-
-
 def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     cell = {"inside": -1.0, "away": -2.0}
     cells = {"constant": {"inside": -1.5, "away": -3.0, "rows": 30.0}, "GP": cell}
@@ -138,15 +117,3 @@ def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     assert "| c | 30 | -1.50 / -3.00 | -1.00 / -2.00 | -1.00 / -2.00 * | -1.00 / -2.00 |" in table
     assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 | 2 |" in table
     assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 | 0 |" in table
-
-
-def test_one_call_is_counted_beside_the_better_of_two() -> None:
-    """Within .15 of the process alone, of the exact posterior alone, and of neither."""
-
-    def cells(gp: float, exact: float) -> dict[str, Any]:
-        of = {"constant": -3.0, "GP": gp, "default: exact": exact, "one call": -1.0}
-        return {name: {"inside": value, "away": value, "seconds": 4.4} for name, value in of.items()}
-
-    table = small_pages.one_call_text({"a": cells(-0.9, -0.5), "b": cells(-0.5, -0.9), "c": cells(-0.8, -0.8)})
-    assert "| a | -3.00 / -3.00 | -0.90 / -0.90 | -0.50 / -0.50 | -1.00 / -1.00 | 4 |" in table
-    assert "| within 0.15 of exact or GP, of 3 |  |  |  | 2 |  |" in table
