@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[3]
-DISTANCES = ROOT / "analysis" / "lab" / "results" / "distances.csv"
 TIMINGS = ROOT / "analysis" / "lab" / "benchmarks" / "results" / "timings.csv"
 UCI = ROOT / "analysis" / "lab" / "results" / "uci.csv"
 PAGES = ("README.md", "docs/measured.md", "docs/paper/paper.md")
@@ -113,19 +112,6 @@ def of_programs(_: Any) -> tuple[float, ...]:
     return len(names), min(later), max(later), min(first), max(first)
 
 
-def of_peers(method: str, score: str) -> list[float]:
-    """A score of a method by problem."""
-    with DISTANCES.open(newline="", encoding="utf-8") as file:
-        return [float(r[score]) for r in csv.DictReader(file) if (r["study"], r["method"]) == ("peers", method)]
-
-
-def of_whole_runs(_: Any) -> tuple[float, ...]:
-    ours, nuts, mclmc = (of_peers(name, "seconds") for name in ("pyrodrop, sample", "numpyro, NUTS", "blackjax, MCLMC"))
-    energy = 3  # of co2, yacht, foong, energy, ...
-    longer = sum(a > b for a, b in zip(ours, nuts, strict=True))
-    return longer, len(ours), ours[energy], nuts[energy], mclmc[energy]
-
-
 def of_sparse(first: Any) -> tuple[float, ...]:
     """Error in percent and one over the share of weights, of two runs."""
     again = result("reference/sparse/lenet-300-100-molchanov2017.json")["result"]["scores"]
@@ -133,16 +119,6 @@ def of_sparse(first: Any) -> tuple[float, ...]:
     return 100 * own["error"], again["error_percent"], own["compression"], again["compression"]
 
 
-def of_seeds(stored: Any) -> tuple[float, ...]:
-    errors, ratios = ([run["result"][name] for run in stored["runs"]] for name in ("error", "compression"))
-    return 100 * min(errors), 100 * max(errors), min(ratios), max(ratios)
-
-
-def distances(method: str) -> Callable[[Any], tuple[float, ...]]:
-    return lambda _: tuple(of_peers(method, "wasserstein"))
-
-
-SIX = "{:.2f}, {:.2f}, {:.2f}, {:.2f}, {:.2f} and {:.2f} for "
 OF_TABLES = "lab/results/uci.json"  # beside tables that are read by their functions
 # A phrase of a page, the file of its numbers, and how they are computed.
 QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
@@ -166,19 +142,12 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      OF_TABLES, of_chains("64 ChEES, masses")),
     ("and {:.1f} and {:.1f} times as many as NumPyro's NUTS", OF_TABLES,
      of_chains("2 NUTS")),
-    ("longer than NUTS on {} of {} problems: on energy {:.0f} core-seconds, NUTS {:.0f} and blackjax's MCLMC {:.0f}",
-     OF_TABLES, of_whole_runs),
     ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
      OF_TABLES, of_programs),
     ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",
      OF_TABLES, of_programs),
     ("LeNet-300-100 at {:.2f} and {:.2f} % error with 1 of {:.0f} and {:.0f} weights, two runs",
      "reference/sparse-lenet-300-100-molchanov2017.json", of_sparse),
-    ("three seeds, a fifth as long: {:.2f} to {:.2f} % with 1 of {:.0f} to {:.0f}",
-     "lab/results/sparse-seeds.json", of_seeds),
-    (f"{SIX}dropout at rate 0.05", OF_TABLES, distances("pyrodrop, MC dropout .05")),
-    (f"{SIX}a mean field", OF_TABLES, distances("pyrodrop, mean field")),
-    (f"{SIX}a last-layer Laplace approximation", OF_TABLES, distances("laplace-torch, last layer")),
 ]  # fmt: skip
 
 
