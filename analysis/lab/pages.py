@@ -69,7 +69,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         BENCHMARKS,
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "from gp"),
     ),
-    "noise": (DOCS / "judging.md", lambda: small_pages.noise_text(small_fits.read(small_pages.RESULTS))),
 }
 
 

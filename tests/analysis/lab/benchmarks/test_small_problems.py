@@ -11,7 +11,7 @@ from scipy import stats
 
 from pyrodrop.analysis.gp import GaussianProcess
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
-from pyrodrop.analysis.lab.benchmarks.small_fits import SETTINGS, constant, measured, points, process
+from pyrodrop.analysis.lab.benchmarks.small_fits import METHODS, constant, measured, points, process
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, problem
 
 QUICK = {"chains": 4, "draws": 4, "tune": 100, "max_steps": 4, "engine": "traced", "device": "cpu"}
@@ -89,28 +89,16 @@ def test_a_cell_of_every_kind(quick: None) -> None:
         assert all(np.isfinite(cell[part]) for part in PARTS)
         assert ("r_hat_f" in cell) == (method == "exact")
     assert measured(of, "default", "exact", gp["noise_sd"])["noise_sd"] == pytest.approx(gp["noise_sd"], rel=1e-5)
-    late = measured(of, "default, late", "MC dropout", gp["noise_sd"])
-    assert "mean" not in late  # only scores of the study are kept
     for name in ("counts", "iris"):
         other = problem(name)
         assert np.isfinite(measured(other, "default", "point", 0.0)["inside"])
         assert len(points(other)) == (80 if name == "counts" else 256)
 
 
-def test_late_noise_starts_at_the_error_of_the_first_half(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_fits, "LR", 1e-9)
-    of = problem("step")
-    cell = measured(of, "default, late", "point", 0.2)
-    monkeypatch.setattr(small_fits, "STEPS", 1)
-    start = small_fits.fitted(of, small_fits.network(of, "default", 0.2), "point", late=False)
-    error = (start.predict(of.train.x, 20).mean - of.train.y).square().mean()
-    assert cell["noise_sd"] == pytest.approx(float(error.sqrt()), rel=1e-4)
-
-
 def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     cell = {"inside": -1.0, "away": -2.0}
     cells = {"constant": {"inside": -1.5, "away": -3.0, "rows": 30.0}, "GP": cell}
-    cells |= {f"default: {method}": cell for method in SETTINGS["default"]}
+    cells |= {f"default: {method}": cell for method in METHODS}
     unmixed = cells | {"default: exact": cell | {"r_hat_f": 1.3}}
     problems = {"c": unmixed, "a": cells, "b": cells | {"default: point": {"inside": -1.6, "away": -2.0}}}
     table = small_pages.text(problems, "default")
