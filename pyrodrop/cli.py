@@ -227,7 +227,7 @@ def league(
     """Score draws of weights, or of functions, against the exact posteriors, and print them beside other methods.
 
     Args:
-        file: a .npz, .nc or .json file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
+        file: a .npz file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
         problem: the problem that all draws are of; names in the file are then without it.
         name: of the method in the tables; that of the file if left out.
         output: a JSON file to write the rows to.

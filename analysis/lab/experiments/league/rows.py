@@ -18,7 +18,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge, stored
@@ -26,7 +25,7 @@ from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.zoo.exact import NAMED, PROBLEMS
+from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior
 
 COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
@@ -100,28 +99,3 @@ def chance(name: str) -> Row:
     """The distances between two halves of the stored draws, each with half as many draws as a method."""
     row = stored("peers")[name, "chance"]
     return {column: row.get(column) for column in COLUMNS}
-
-
-def compare(pattern: str) -> dict[str, Row]:
-    """Rows of trained approximations of one exact posterior, the nearest first.
-
-    Args:
-        pattern: shell pattern of their names, such as ``exact/yacht.*``.
-
-    Raises:
-        ValueError: the names match no approximation that can be loaded, or approximations of several exact posteriors.
-    """
-    names = [name for name in zoo.names(pattern, loads=True) if name in NAMED and "." in name]
-    of = sorted({name.partition(".")[0] for name in names})
-    if len(of) != 1:
-        raise ValueError(
-            f"pattern must name approximations of one exact posterior, such as 'exact/yacht.*'; got {pattern!r}, which has "
-            f"{len(names)} of {', '.join(of) or 'none'}"
-        )
-    referee = Referee(of[0].removeprefix("exact/"))
-    rows = {}
-    for name in names:
-        fit = zoo.load(name, device="cpu")
-        predicted, away = (fit.predict(x, referee.draws) for x in (referee.target.test.x, referee.away))
-        rows[name] = referee.row(name, predicted, away.f)
-    return best_first(rows, "wasserstein", smallest=True)
