@@ -133,7 +133,7 @@ def stored(name: str) -> Any:
 def progress(record: str) -> Figure:
     """Error, weights left and compression of a sparse training over its epochs."""
     epochs = stored(f"{record}.json")["epochs"]
-    return draw_progress(epochs, list(epochs[-1]["sparsity"]), None)
+    return draw_progress(epochs, list(epochs[-1]["sparsity"]))
 
 
 def variances() -> Figure:
