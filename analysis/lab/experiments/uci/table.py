@@ -133,7 +133,6 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
         },
         "standard_errors": {name: {m: error for m, (_, error) in row.items()} for name, row in scores.items()},
         "published": {name: row for name, row in theirs.items() if row},
-        "data_of_models": {names[key]: f"UCI {key[0]}, {len(cell['rmse'])} splits" for key, cell in cells.items()},
         "settings": {"data": f"UCI {', '.join(sets)}", "protocol": protocol, "posteriors": ", ".join(columns)},
     }
 
