@@ -215,10 +215,6 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "Draws of two weights that one input unit multiplies: atoms, clouds around them, a line, and Gaussians.",
         ),
         of_notebook(
-            "5_which_guide", 2, "k-hat",
-            "Pareto shapes above 0.7 at every row: these draws cannot be reweighted to leave a row out.",
-        ),
-        of_notebook(
             "6_posterior_predictive_checks", 2, "A predictive check",
             "Densities of data sets that a model with the wrong noise generates, beside that of the observations.",
         ),

@@ -201,5 +201,5 @@ plt.show()
 # %% [markdown]
 # ## Where to go next
 #
-# - [Which guide?](5_which_guide.ipynb) compares posteriors by ELBO and held-out density.
+# - [Judging](../../../docs/judging.md) compares posteriors by ELBO and held-out density.
 # - [Choosing](../../../docs/choosing.md) and [What an ELBO means](../../../docs/judging.md#what-an-elbo-means-here).
