@@ -46,13 +46,6 @@ def test_results_without_a_record_are_not_overwritten(tmp_path: Path) -> None:
         pytest.fail("opened")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"job": 1}', '{"job": "co2", "settings": 3}'])
-def test_a_broken_record_is_refused_with_its_name(content: str, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(Failed, match="run.json .*choose another folder"), run_folder(tmp_path, "co2", SETTINGS):
-        pytest.fail("opened")
-
-
 @pytest.mark.parametrize(
     ("error", "becomes"),
     [
@@ -98,11 +91,3 @@ def test_cells_are_found_again_or_refused(tmp_path: Path) -> None:
     cells.keep("two", {"value": "high"})
     with pytest.raises(Failed, match="two.json must have a finite number as value; it has the str 'high'"):
         cells.kept("two")
-
-
-def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt, match="begins again"), run_folder(tmp_path, "co2", SETTINGS):
-        raise KeyboardInterrupt
-
-
-# Jobs that are killed
