@@ -37,7 +37,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         f"uci {name}": (generated.REFERENCES, functools.partial(uci.text, name))
         for name in ("gal2018", "gal2016", "gal2016-100x", "gal2016-500x")
     },
-    "uci validation": (generated.REFERENCES, uci.validation),
     "uci posteriors": (generated.REFERENCES, uci.posteriors),
     "league main": (DOCS / "league.md", functools.partial(league.text, "wasserstein", league.MAIN)),
     "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
