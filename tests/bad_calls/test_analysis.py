@@ -157,10 +157,3 @@ def test_what_only_looks_bad() -> None:
     for targets in (np.arange(3), range(3)):
         torch.testing.assert_close(acquire.epig(of_classes(), targets), want)
     assert gp(Y[:, 0].numpy()).log_evidence == process().log_evidence
-
-
-@pytest.mark.parametrize("y", [Y.numpy(), Y[:, 0]])
-def test_a_density_of_y_in_another_form(y: Any) -> None:
-    assert torch.equal(
-        analysis.log_density(fit(), (X, y), num_samples=2), analysis.log_density(fit(), (X, Y), num_samples=2)
-    )

@@ -158,17 +158,6 @@ def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
         run.predict(X, 2, **more)
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_forms_of_labels_and_probabilities(name: str) -> None:
-    score = SCORES[name]
-    if name == "calibration_curve":
-        return
-    want = score(P, CLASSES)
-    forms = (CLASSES.tolist(), CLASSES.numpy().astype(np.uint8), pd.Series(CLASSES.numpy()), CLASSES.bool())
-    assert [score(P, y) for y in forms] == [want] * 4
-    assert score(P.numpy(), CLASSES) == want
-
-
 def test_what_only_looks_bad() -> None:
     assert 0 < metrics.rmse(ONES, pd.DataFrame(np.zeros((3, 2), np.float32))) < 3
     assert float(metrics.risk_coverage(ONES[:, 0], torch.tensor([True, False, True]))[-1]) == pytest.approx(2 / 3)

@@ -79,12 +79,3 @@ def test_an_interrupted_run_goes_on_and_writes_the_same(tmp_path: Path, capsys: 
     next(tmp_path.glob("*/a.json")).write_text('{"cell": {"name": "a"}}')
     with pytest.raises(Failed, match="a.json has a result of other settings"):
         run(tmp_path, measured)
-
-
-def test_cells_of_other_content_are_refused(tmp_path: Path) -> None:
-    with Experiment.begin("made-up", tmp_path, JOB, {}) as experiment:
-        for check, content in ((numbers("x"), {"x": "high"}), (numbers("x"), {"x": None})):
-            cells = experiment.cells(check, lambda _: {}, where="")
-            cells.keep("a", content)
-            with pytest.raises(Failed, match=r"a.json must have .*x"):
-                experiment.measure(lambda name, **_: {}, ["a"], cells)
