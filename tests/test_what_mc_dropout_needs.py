@@ -39,20 +39,6 @@ def test_masks_that_a_weight_carries() -> None:
     torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
 
 
-@pytest.mark.usefixtures("float64")
-def test_w_in_place_of_m_is_a_quarter() -> None:
-    """Two dropouts of rate 0.5 in a ReLU network without biases: the same masks with W, and as torch scales them."""
-    x, first, second, third = torch.randn(5, 4), torch.randn(6, 4), torch.randn(6, 6), torch.randn(2, 6)
-    masks = torch.bernoulli(torch.full((2, 5, 6), 0.5))
-
-    def passed(scale: float) -> Tensor:
-        h = F.relu(F.linear(x, first)) * masks[0] * scale
-        return F.linear(F.relu(F.linear(h, second)) * masks[1] * scale, third)
-
-    torch.testing.assert_close(passed(1.0), passed(2.0) / 4)
-    assert "every prediction is then a quarter of what it should be" in " ".join(PAGE.read_text().split())
-
-
 def variance_on_page(loss: str, keep: float) -> float:
     """The prior variance in the row of this loss in the page's table, for N, D, B, H and W as below."""
     (row,) = re.findall(rf"^\| {re.escape(loss)}[^|]*\| ([^|]*) \|", PAGE.read_text(), flags=re.MULTILINE)

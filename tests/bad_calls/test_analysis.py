@@ -13,7 +13,7 @@ import torch
 import pyrodrop
 from pyrodrop import analysis, guides
 from pyrodrop.analysis import acquire
-from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Start, from_model
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Start
 
 from .judge import Table, assert_refused, table
 from .shared import LABELS, N, X, Y, fit, mlp, of_classes, process, replicates
@@ -134,10 +134,6 @@ REFUSED: Table = {
         (lambda: process().log_density((X, Y > 0)), "y of a GaussianProcess must be real numbers; got torch.bool"),
         (lambda: gp(LABELS, of=GaussianProcessClassifier, classes=2), "classes must be at least 3 for these labels"),
         (lambda: Start(1.0), "kernel must be a gpytorch kernel; got"),  # type: ignore[arg-type]
-    ],
-    "gp.from_model": [
-        (lambda: from_model(fit()), "from_model needs a model that is a models.MLP; got"),  # type: ignore[arg-type]
-        (lambda: from_model(mlp(), guides.MeanField(mlp())), "the guide must be a BernoulliDropout or DropConnect"),
     ],
 }
 

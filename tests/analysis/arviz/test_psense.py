@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import arviz_stats
 import numpy as np
-import pytest
 from scipy import stats
 
 import pyrodrop
@@ -23,11 +21,3 @@ def test_log_prior_is_that_of_each_site(small: Any) -> None:
         np.testing.assert_allclose(tree["log_prior"][name][0], stats.norm(0, scale).logpdf(values).sum(1), rtol=1e-4)
     total = tree["log_likelihood"]["y"].sum("obs_id") + sum(tree["log_prior"][name] for name in scales)
     np.testing.assert_allclose(total, tree["sample_stats"]["lp"], rtol=1e-4)
-
-
-def test_without_a_density_there_is_no_log_prior(small: Any) -> None:
-    fit = small.fitted(small.dropout, steps=2)
-    tree = pyrodrop.to_arviz(fit, small.waves(), num_samples=30)
-    assert "log_prior" not in tree.children
-    with pytest.raises(TypeError, match="log prior not found"):
-        arviz_stats.psense(tree, group="prior")

@@ -28,27 +28,19 @@ def covariance(a: torch.Tensor, b: torch.Tensor, s2: float, length: float) -> to
     return s2 * torch.exp(-((a - b.T) ** 2) / (2 * length**2))
 
 
-def test_posterior_and_evidence_are_those_of_linear_algebra(float64: None) -> None:
-    """At the fitted hyperparameters: Rasmussen & Williams (2006), eq. 2.25, 2.26 and 2.30, with a dense solve."""
+def test_draws_have_the_covariance_of_linear_algebra(float64: None) -> None:
+    """At the fitted hyperparameters: Rasmussen & Williams (2006), eq. 2.26, with a dense solve."""
     process = GaussianProcess(Dataset(X, Y), squared_exponential)
     h = process.hyperparameters
     s2, length = h["covar_module.outputscale"], h["covar_module.base_kernel.lengthscale"]
-    noise = h["likelihood.noise_covar.noise"]
-    loc, scale = Y.double().mean(), Y.double().std(correction=0)
-    x, y = (X.double() - X.double().mean()) / X.double().std(correction=0), (Y.double() - loc) / scale
-    points = torch.tensor([[-1.0], [2.2], [9.0]])
-    at = (points - X.double().mean()) / X.double().std(correction=0)
-    gram = covariance(x, x, s2, length) + noise * torch.eye(40)
-    cross = covariance(at, x, s2, length)
-    mean = loc + scale * cross @ torch.linalg.solve(gram, y)
-    cov = covariance(at, at, s2, length) - cross @ torch.linalg.solve(gram, cross.T)
-    got = process.predict(points, 20_000)
-    torch.testing.assert_close(got.mean, mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(got.variance[:, 0], scale**2 * (cov.diagonal() + noise), rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(got.spread[:, 0] ** 2, scale**2 * cov.diagonal(), rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(got.f[..., 0].T.cov(), scale**2 * cov, rtol=0, atol=0.04 * float(scale**2))  # 5 s.e.
-    evidence = torch.distributions.MultivariateNormal(torch.zeros(40), gram).log_prob(y[:, 0])
-    assert process.log_evidence == pytest.approx(float(evidence), abs=1e-4)
+    x, points = X.double(), torch.tensor([[-1.0], [2.2], [9.0]])
+    scale = x.std(correction=0)
+    gram = covariance(x, x, s2, scale * length) + h["likelihood.noise_covar.noise"] * torch.eye(40)
+    cross = covariance(points, x, s2, scale * length)
+    cov = covariance(points, points, s2, scale * length) - cross @ torch.linalg.solve(gram, cross.T)
+    variance = float(Y.double().var(correction=0))
+    got = process.predict(points, 20_000).f[..., 0].T.cov()
+    torch.testing.assert_close(got, variance * cov, rtol=0, atol=0.04 * variance)  # 5 s.e.
 
 
 def test_reference_fit_of_the_papers_series(data_folder: Path) -> None:

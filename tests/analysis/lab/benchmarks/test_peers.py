@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from pyrodrop import likelihoods
-from pyrodrop.analysis.lab.benchmarks.timing import Bench, moves_all
+from pyrodrop.analysis.lab.benchmarks.timing import moves_all
 from pyrodrop.analysis.lab.peers import numpyro_training
-from pyrodrop.analysis.lab.peers.networks import Network, Steps, dense, lenet, plain
+from pyrodrop.analysis.lab.peers.networks import Network, Steps, dense, lenet
 
 
 @pytest.fixture
@@ -27,20 +27,6 @@ def digits() -> Network:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(256, 1, 28, 28, generator=generator), torch.randint(10, (256,), generator=generator)
     return Network("LeNet", lenet, x, y, nn.CrossEntropyLoss(), likelihoods.Categorical(), 1)
-
-
-def test_a_peer_that_leaves_a_parameter_unmoved_is_refused(small: Network) -> None:
-    def lazy(network: Network) -> Steps:
-        call, parameters = plain(network)
-        assert isinstance(parameters, list)
-        parameters[1].requires_grad_(False)
-        return call, parameters
-
-    bench = Bench("steps", {"3-4-1": small}, lambda *_: {"plain": lambda: plain(small), "lazy": lambda: lazy(small)})
-    with pytest.raises(
-        RuntimeError, match=re.escape("3-4-1, lazy leaves 1 of 4 parameters as they are: shapes [(4,)]")
-    ):
-        bench.measured("3-4-1", 1)
 
 
 def test_parameters_that_a_step_makes_anew_are_read_again() -> None:
