@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
-from .shared import N, X, Y, mlp, prediction
+from .shared import X, Y, mlp, prediction
 
 ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 CLASSES = torch.tensor([0, 1, 1])
@@ -156,17 +156,3 @@ def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
     run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):
         run.predict(X, 2, **more)
-
-
-def test_what_only_looks_bad() -> None:
-    assert 0 < metrics.rmse(ONES, pd.DataFrame(np.zeros((3, 2), np.float32))) < 3
-    assert float(metrics.risk_coverage(ONES[:, 0], torch.tensor([True, False, True]))[-1]) == pytest.approx(2 / 3)
-    assert bool(metrics.risk_coverage(torch.tensor([torch.inf, 0.0, 1.0]), ONES[:, 0]).isfinite().all())
-    assert of_draws(np.zeros((2, 3), np.float16)).f.shape == (2, 3, 1)
-    assert float(of_draws(np.arange(6.0).reshape(2, 3)[::-1]).f[0, 0, 0]) == 3
-    assert prediction().quantile([0.1, 0.9]).shape == (2, N, 1)
-    assert prediction().quantile(pd.Series([0.1])).shape == (1, N, 1)
-    assert prediction().quantile(np.float32(0.5)).shape == (N, 1)
-    assert len(metrics.conformal(prediction(), Y, groups=np.arange(N) % 2).units) == 2
-    counts = pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3)))
-    assert bool(counts.log_density([0, 1, 2]).isfinite().all())  # type: ignore[arg-type]

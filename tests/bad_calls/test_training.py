@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -177,15 +176,3 @@ def test_a_guide_may_mark_what_it_computes_sites_from() -> None:
         pyro.sample("w", dist.Delta(z, event_dim=1))
 
     assert bool(by_pyro(Y[:, 0], marked).losses.isfinite().all())
-
-
-def test_networks_of_doubles_and_a_default_of_doubles() -> None:
-    """In float64 all through: x as a list, an array and a float32 tensor give the same losses."""
-    torch.set_default_dtype(torch.float64)
-    net = model()
-    losses = [
-        pyrodrop.fit(net, guides.Point(net), data, **QUICK).losses
-        for data in ((X.double(), Y.double()), (X.tolist(), Y.tolist()), (X, np.asarray(Y)))
-    ]
-    for other in losses[1:]:
-        torch.testing.assert_close(other, losses[0], check_dtype=False)

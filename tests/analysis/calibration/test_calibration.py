@@ -234,16 +234,9 @@ def test_a_start_that_cannot_be_new_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ self.scale
 
-    class Without(guides.MeanField):
-        restart = None  # type: ignore[assignment]
-
     asked: dict[str, Any] = {"count": 4, "steps": 2, "num_draws": 2, "progress": False}
     with pytest.raises(ValueError, match="restart of Buffered changes anchor, which .* starts='model'"):
         sbc(regression(), Buffered, design(), **asked)
-    with pytest.raises(TypeError, match=r"a method restart\(model\); Without has none. starts='model' has all fits"):
-        sbc(regression(), Without, design(), **asked)
-    with pytest.raises(ValueError, match="starts must be"):
-        sbc(regression(), guides.MeanField, design(), starts="old", **asked)  # type: ignore[arg-type]
     model = models.from_module(Scaled(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(TAU))
     with pytest.raises(ValueError, match=r"reset_parameters\(\), which these modules do not have: .* starts='model'"):
         sbc(model, guides.MeanField, design(), **asked)

@@ -176,9 +176,3 @@ def rows_of_steps() -> list[str]:
 
 def test_the_table_of_a_gpu_is_that_of_the_file() -> None:
     assert "\n".join(rows_of_steps()) in BENCHMARKS
-
-
-def test_stored_results_are_small() -> None:
-    folders = ("lab/results", "lab/benchmarks/results", "reference")
-    files = [f for folder in folders for f in (ROOT / "analysis" / folder).rglob("*") if f.suffix not in ("", ".md")]
-    assert 0 < sum(file.stat().st_size for file in files) <= 1_000_000

@@ -45,20 +45,6 @@ def test_there_are_twenty_and_their_parts_share_no_rows(data_folder: Path) -> No
             assert len(torch.cat(parts).unique(dim=0)) == sum(map(len, parts)), name  # the others have equal rows
 
 
-def test_rows_away_are_between_and_beyond_the_others() -> None:
-    for name, inner in (("in between", (-0.7, 0.5)), ("sinc with a gap", (1.0, 5.0))):
-        of = problem(name)
-        away, others = of.away.x[:, 0], torch.cat([of.train.x, of.inside.x])[:, 0]
-        assert bool(((away > inner[0]) & (away < inner[1])).all())
-        assert not bool(((others > inner[0]) & (others < inner[1])).any())
-    of = problem("damped sine")
-    away, others = of.away.x[:, 0], torch.cat([of.train.x, of.inside.x])[:, 0]
-    beyond = away > others.max()
-    assert (len(away), int(beyond.sum())) == (23, 8)
-    between = away[~beyond]
-    assert not bool(((others > between.min()) & (others < between.max())).any())
-
-
 def test_a_constant_is_scipys() -> None:
     of = problem("step")
     y, rows = (part.y[:, 0].double().numpy() for part in (of.train, of.inside))
