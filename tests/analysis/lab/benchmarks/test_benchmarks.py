@@ -16,7 +16,7 @@ import torch
 
 from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.analysis.lab import ROOT, tidy
-from pyrodrop.analysis.lab.benchmarks import replicates, sampling, timing
+from pyrodrop.analysis.lab.benchmarks import replicates, sampling, steps, timing
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, shown
 from pyrodrop.analysis.lab.peers import networks
 
@@ -92,10 +92,11 @@ def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) 
 @pytest.mark.more
 def test_the_networks_train() -> None:
     """All variants make steps that change every parameter, but for compiled ones."""
-    name = "13-50-1"
-    network = dataclasses.replace(networks.networks()[name], steps=2)
-    for steps, parameters in (networks.plain(network), networks.ours(network, "Bernoulli", "traced")):
-        moves_all(steps, parameters, name)
+    name, known = "13-50-1", networks.networks()
+    assert {of for of, *_ in (*replicates.CASES.values(), *steps.ROWS.values())} <= known.keys()
+    network = dataclasses.replace(known[name], steps=2)
+    for step, parameters in (networks.plain(network), networks.ours(network, "Bernoulli", "traced")):
+        moves_all(step, parameters, name)
     loop = replicates.stacked(network, 2, "traced")
     moves_all(lambda: loop.advance(2), loop.parameters.values(), name)
 
