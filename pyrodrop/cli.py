@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``check``, ``compare`` and ``league``.
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``check`` and ``league``.
 
 Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
 stderr, which begins with ``pyrodrop:``; the option ``--debug``, at any place, adds the traceback. Exit statuses:
@@ -65,7 +65,7 @@ def _command(arguments: list[str]) -> int:
         arguments = arguments[2:]
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, check, compare, league):
+        for command in (run, list_, show, cite, check, league):
             app.command(command, name=command.__name__.rstrip("_"))
     try:
         result = app(arguments)
@@ -201,21 +201,6 @@ def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False
     return 0 if check_each([zoo.entry(name) for name in entries], jobs=jobs, quiet=quiet) else FAILED
 
 
-def compare(folders: list[str], /) -> None:
-    """One table of the models of several runs, by held-out log density; with several data sets, one table for each.
-
-    Args:
-        folders: the folders of runs, with their results.json.
-    """
-    from pyrodrop.analysis.reports.runs import compare_by_data, read_run
-    from pyrodrop.analysis.reports.terminal import print_table
-
-    for number, table in enumerate(compare_by_data([read_run(folder) for folder in folders])):
-        if number:
-            print()
-        print_table(table)
-
-
 def league(
     file: Path,
     /,
@@ -227,7 +212,7 @@ def league(
     """Score draws of weights, or of functions, against the exact posteriors, and print them beside other methods.
 
     Args:
-        file: a .npz, .nc or .json file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
+        file: a .npz file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
         problem: the problem that all draws are of; names in the file are then without it.
         name: of the method in the tables; that of the file if left out.
         output: a JSON file to write the rows to.

@@ -1,14 +1,13 @@
-# All work that needs a GPU, a target for each piece: `make gpu`, or `make gpu ARGS='steps crossing'`; `ARGS=-n` shows the commands.
+# All work that needs a GPU, a target for each piece: `make gpu`, or `make gpu ARGS='steps tests'`; `ARGS=-n` shows the commands.
 # A piece that is done has the file $(OUT)/NAME/done and is not run again; one that was interrupted continues. Its output is in
 # log.txt in its folder. SMALL=1 tries each in about a minute, DEVICE=cpu without a GPU. Data sets are read from PYRODROP_DATA.
 PYTHON ?= python3
 DEVICE ?= cuda
 OUT ?= runs/gpu$(if $(SMALL),-small)-$(DEVICE)
 LARGE := kin8nm power naval protein
-PIECES := tests steps crossing sbc sampling programs predict sparse-lenet-5 kingma-fig1a-paper co2-paper \
+PIECES := tests steps sparse-lenet-5 kingma-fig1a-paper co2-paper \
   $(addprefix uci-gal2018-,$(LARGE))
 STEPS := --names "MLP" --names "LeNet" --names "13-50-1" --names "13-50-1, 1024 rows" --names "MLP, 1024 rows"
-CHAINS := --names "2-50-1, origin, many chains" --names "5-50-1, airfoil, many chains"
 COMMAND := $(PYTHON) -P -u -m
 BENCHMARK = $(COMMAND) pyrodrop.analysis.lab.benchmarks.$@ --device $(DEVICE) --out $(OUT)/$@/result.csv
 JOB = --device $(DEVICE) --out $(OUT)/$@ --quiet
@@ -24,16 +23,6 @@ tests:
 	$(call run,$(COMMAND) pytest -m gpu -q -n 8 tests)
 steps:
 	$(call run,$(BENCHMARK),--rounds 7 $(STEPS),--rounds 1 --names 13-50-1)
-crossing:
-	$(call run,$(BENCHMARK),,--rounds 1 --names 1 --names 10)
-sbc:
-	$(call run,$(COMMAND) pyrodrop run sbc $(JOB),--jobs 6,--count 20 --steps 20 --posteriors exact mean-field low-rank --jobs 2)
-sampling:
-	$(call run,$(BENCHMARK),$(CHAINS),--names "2-50-1, origin")
-programs:
-	$(call run,$(BENCHMARK),--seconds 90 --names counts --names vae --names markov,--rounds 1 --names schools)
-predict:
-	$(call run,$(BENCHMARK),,--rounds 1)
 sparse-lenet-5:
 	$(call run,$(COMMAND) pyrodrop run sparse $(JOB) --net lenet-5,,--epochs 21 --digits 256)
 kingma-fig1a-paper:

@@ -13,10 +13,8 @@ from pathlib import Path
 from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
-from pyrodrop.analysis.lab.experiments import continual, peers, published, remedies, uci
-from pyrodrop.analysis.lab.experiments.active_learning import experiment as active_learning
+from pyrodrop.analysis.lab.experiments import published, uci
 from pyrodrop.analysis.lab.experiments.league import page as league
-from pyrodrop.analysis.lab.experiments.references import page as references_page
 from pyrodrop.analysis.lab.networks.case import load
 from pyrodrop.checks import known
 
@@ -39,30 +37,11 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         f"uci {name}": (generated.REFERENCES, functools.partial(uci.text, name))
         for name in ("gal2018", "gal2016", "gal2016-100x", "gal2016-500x")
     },
-    "uci validation": (generated.REFERENCES, uci.validation),
     "uci posteriors": (generated.REFERENCES, uci.posteriors),
-    "references w2": (generated.REFERENCES, lambda: references_page.distances("wasserstein", "{:.3g}")),
-    "references spreads": (generated.REFERENCES, references_page.spreads),
-    "references covariance": (generated.REFERENCES, lambda: references_page.distances("covariance", "{:.2f}")),
-    "references scores": (generated.REFERENCES, references_page.scores),
-    "references total variation": (
-        generated.REFERENCES,
-        lambda: references_page.distances("total_variation", "{:.3f}"),
-    ),
-    "peers": (generated.REFERENCES, peers.text),
     "league main": (DOCS / "league.md", functools.partial(league.text, "wasserstein", league.MAIN)),
     "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
     "league away": (generated.REFERENCES, functools.partial(league.text, "away")),
     "league tv": (generated.REFERENCES, functools.partial(league.text, "total_variation")),
-    "lots": (DOCS / "data-that-keep-coming.md", continual.text),
-    **{
-        f"asked, {name}": (page, functools.partial(active_learning.text, kind))
-        for name, kind, page in (
-            ("filters", "filters", generated.REFERENCES),
-            ("features", "mnist", generated.REFERENCES),
-            ("naval", "naval", DOCS / "ask-for-a-label.md"),
-        )
-    },
     "networks": (NETWORKS / "README.md", networks),
     **{
         f"{title} {kind}s": (BENCHMARKS, functools.partial(report.part, kind, half))
@@ -89,11 +68,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         BENCHMARKS,
         lambda: small_pages.text(small_fits.read(small_pages.RESULTS), "from gp"),
     ),
-    "noise": (DOCS / "judging.md", lambda: small_pages.noise_text(small_fits.read(small_pages.RESULTS))),
-    **{
-        f"{section} of remedies": (generated.REFERENCES, functools.partial(remedies.text, section))
-        for section in remedies.SECTIONS
-    },
 }
 
 

@@ -7,15 +7,13 @@ one for all. Numbers have at most seven significant digits, and a cell is empty 
 settings, commit, date, machine and versions; if these differ, they are in the list `made`, with the rows of each,
 ``STUDY/PROBLEM/METHOD``, where * stands for any.
 
-``python -m pyrodrop.analysis.lab.tidy INTO.csv FROM.csv`` puts the rows of one table into another, and
-``... FILE.json ...`` shortens the numbers of results that are JSON.
+``python -m pyrodrop.analysis.lab.tidy INTO.csv FROM.csv`` puts the rows of one table into another.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
-import json
 import re
 import subprocess
 import sys
@@ -179,26 +177,5 @@ def _value(name: str, text: str) -> Any:
         return text
 
 
-def compact(path: Path) -> None:
-    """Write a JSON file of results again with numbers of seven digits, and each list of numbers on one line."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: short(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [short(each) for each in value]
-        return float(f"{value:.7g}") if isinstance(value, float) else value
-
-    content = json.dumps(short(json.loads(path.read_text(encoding="utf-8"))), indent=1, allow_nan=False)
-    lists = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", content)
-    with whole(path) as file:
-        file.write_text(lists + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    files = list(map(Path, sys.argv[1:]))
-    if files[0].suffix == ".csv":
-        merge(*files)
-    else:
-        for file in files:
-            compact(file)
+    merge(*map(Path, sys.argv[1:]))

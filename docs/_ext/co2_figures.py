@@ -12,7 +12,6 @@ import xarray as xr
 from matplotlib.figure import Figure
 from themes import THEMES, Theme, themed
 
-from pyrodrop.analysis.reports.runs import read_run
 from pyrodrop.analysis.reports.style import RED
 
 STATIC = Path(__file__).parents[1] / "_static"
@@ -23,11 +22,10 @@ def write(run: Path) -> None:
     """Write all pictures of a run.
 
     Raises:
-        ValueError: the run has no draws, or not those of all models.
+        FileNotFoundError: the run has no draws.
+        ValueError: it has not those of all models.
     """
-    file = read_run(run).draws
-    if file is None:
-        raise ValueError(f"{run} has no draws.nc")
+    file = run / "draws.nc"
     with xr.open_datatree(file, engine="h5netcdf") as draws:
         missing = set(ENTRIES) - set(draws.children)
         if missing:

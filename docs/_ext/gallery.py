@@ -19,13 +19,8 @@ from sphinx.application import Sphinx
 from themes import THEMES, Theme, inked, themed
 from zoo_figures import uci, uci_cells
 
-from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments import kingma_fig1a, kingma_table1
-from pyrodrop.analysis.lab.experiments.peers.experiment import STORED as DISTANCES
-from pyrodrop.analysis.lab.experiments.peers.figure import figure as peers
 from pyrodrop.analysis.lab.experiments.published.compare import place
-from pyrodrop.analysis.lab.experiments.references import facts
-from pyrodrop.analysis.lab.experiments.references import figure as spreads
 from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
 
 DOCS = ROOT / "docs"
@@ -114,15 +109,6 @@ def of_notebook(notebook: str, number: int, title: str, shows: str) -> Item:
     )  # fmt: skip
 
 
-def of_reference(problem: str, title: str, shows: str) -> Item:
-    """The card of the spreads of every guide over those of an exact posterior."""
-    return Item(
-        f"spreads-{problem}", title, shows, Drawn(lambda: spreads(facts(problem))),
-        "analysis/lab/experiments/references/figure.py", f"pyrodrop run references --problems {problem}",
-        ("judging.md#distance-from-the-exact-posterior", "Judging"),
-    )  # fmt: skip
-
-
 def of_sparse(record: str, title: str, shows: str, run: str) -> Item:
     """The card of the progress of a sparse training."""
     return Item(
@@ -147,12 +133,7 @@ def stored(name: str) -> Any:
 def progress(record: str) -> Figure:
     """Error, weights left and compression of a sparse training over its epochs."""
     epochs = stored(f"{record}.json")["epochs"]
-    return draw_progress(epochs, list(epochs[-1]["sparsity"]), None)
-
-
-def methods() -> Figure:
-    """The figure of the stored rows of other packages."""
-    return peers([row for row in tidy.read(DISTANCES) if row["study"] == "peers"])
+    return draw_progress(epochs, list(epochs[-1]["sparsity"]))
 
 
 def variances() -> Figure:
@@ -186,53 +167,6 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
             "Test rows of the diabetes data with their 90 % intervals, and the share of rows in intervals "
             "of nine levels.",
             Stored("images/scikit-learn.png"), "pyrodrop/sklearn.py", None, ("recipes.md#in-scikit-learn", "Tables"),
-        ),
-        of_notebook(
-            "9_your_own_data_frame", 0, "A data frame",
-            "Months of CO2 from a pandas data frame, with 90 % intervals before and after the end of the training rows.",
-        ),
-        of_notebook(
-            "3_bring_your_own_network", 0, "Two moons",
-            "Class probabilities and mutual information of one network as a point estimate, with dropout "
-            "and with a mean field.",
-        ),
-        of_notebook(
-            "10_images", 2, "Covered digits",
-            "Entropy and mutual information of three posteriors as a digit of MNIST is covered by noise.",
-        ),
-        of_notebook(
-            "7_your_trained_network", 0, "A turned digit",
-            "Entropy and mutual information of a trained network, read as a posterior, as a one of MNIST is turned.",
-        ),
-    ),
-    "Beside the exact posterior": (
-        of_notebook(
-            "8_is_dropout_bayesian", 0, "Is dropout Bayesian?",
-            "Between two clusters of data the exact posterior is least sure, and the approximations of a "
-            "network with one hidden layer "
-            "are nearly as sure as at the data.",
-        ),
-        of_reference(
-            "foong", "Between two clusters",
-            "In the middle between the clusters every single fit has at most a tenth of the exact "
-            "posterior's spread of f.",
-        ),
-        of_reference(
-            "energy", "Between two groups of buildings",
-            "In the gap between the training inputs single fits are surest where the exact posterior is not.",
-        ),
-        of_reference(
-            "mnist", "Small digits",
-            "Gaussian posteriors have about the exact posterior's spread near the data, and dropout at rate "
-            "0.05 a seventh of it.",
-        ),
-        Item(
-            "peers", "Other packages",
-            "Distance from the exact posterior and core-seconds of methods of eight packages: the four "
-            "nearest are samplers on each problem.",
-            Drawn(methods), "analysis/lab/experiments/peers/figure.py",
-            "pyrodrop run peers --python PYTHON",
-            ("league.md", "League"),
         ),
     ),
     "Published results": (
@@ -279,18 +213,6 @@ FIGURES: Mapping[str, tuple[Item, ...]] = {
         of_notebook(
             "1_dropout_is_variational_inference", 2, "Six posteriors of two weights",
             "Draws of two weights that one input unit multiplies: atoms, clouds around them, a line, and Gaussians.",
-        ),
-        of_notebook(
-            "2_for_pyro_users", 0, "Noise of an ELBO",
-            "Losses of training and of one guide: the local reparameterisation has far less noise than a shared draw.",
-        ),
-        of_notebook(
-            "11_pyro_programs", 0, "Eight schools",
-            "The losses of `pyrodrop.fit` lie on those of `SVI.step`, and the posterior shrinks the schools' effects.",
-        ),
-        of_notebook(
-            "5_which_guide", 2, "k-hat",
-            "Pareto shapes above 0.7 at every row: these draws cannot be reweighted to leave a row out.",
         ),
         of_notebook(
             "6_posterior_predictive_checks", 2, "A predictive check",

@@ -224,23 +224,11 @@ def test_arrays_keep_their_numbers(passed: Any, values: Any, dtype: torch.dtype)
 
 
 TENS = torch.arange(2 * N).reshape(N, 2)
-FORMS_OF_X = [
-    (TENS.byte().numpy(), TENS.float()), (TENS > 5, (TENS > 5).float()), (X.double(), X), (X.half(), X.half().float()),
-    (X.T.contiguous().T, X), (X.numpy()[::-1], X.flip(0)), (X.tolist(), X),
-]  # fmt: skip
 FORMS_OF_Y = [
     (Y[:, 0], Y), (Y.numpy().astype(">f4"), Y), (pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)), Y), (Y.tolist(), Y),
     (TENS[:, :1].byte().numpy(), TENS[:, :1].float()),
 ]  # fmt: skip
 FORMS_OF_LABELS = [LABELS.numpy().astype(">u4"), pd.Series(LABELS.numpy(), dtype="Int8")]
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize(("form", "x"), FORMS_OF_X)
-def test_forms_of_x(form: Any, x: torch.Tensor) -> None:
-    """A fit and a prediction are those of a plain tensor of float32."""
-    torch.testing.assert_close(fit_with(data=(form, Y)).losses, fit_with(data=(x, Y)).losses, check_dtype=False)
-    torch.testing.assert_close(fit().predict(form, 2).f, fit().predict(x, 2).f)
 
 
 @pytest.mark.few(4)
@@ -309,11 +297,6 @@ REFUSED: Table = {
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
         (lambda: from_people(categories=["nosuch"]), "categories must name columns of df, .*got 'nosuch'"),
         (lambda: from_people(categories=["kind", "kind"]), "categories must name every column once; got"),
-        (lambda: from_people(target=[]), "target must name at least one column"),
-        (lambda: from_people(target=["price", "price"]), "target must name every column once; got"),
-        (lambda: from_people(target=["price", "kind"]), "target must be one column if it has class labels"),
-        (lambda: from_people(standardise=["a"]), "standardise says whether .* must be True or False; got a list"),
-        (lambda: from_people(encode="dummies"), "encode must be 'one-hot' or 'codes'; got"),
         (lambda: Split.from_frame(people(), "price", categories=["kind"], test=0.9), "at least two training rows of 8"),
         (lambda: Split.from_frame(people(c=list("abcabcab")), "price", categories=["kind"]), "got column 'c'"),
     ],
@@ -322,8 +305,6 @@ REFUSED: Table = {
         (lambda: Dataset(X, Y / 0 * torch.ones(2)), "equal for an exact one.*got inf and inf in row 0|got"),
         (lambda: Dataset(X[:3], Y), "one row per observation each; got 3 and 8 rows"),
         (lambda: Dataset(torch.nested.nested_tensor([torch.ones(2)] * N), Y), "rows of one shape; got a nested tensor"),
-        (lambda: Dataset(X, pd.Series(list("abababab"), dtype="category", name="kind")), "y, column 'kind', must be"),  # type: ignore[arg-type]
-        (lambda: Dataset(X, Y).first(N + 1), "count is the number of observations to keep .*from 1 to 8; got 9"),
         (lambda: Split("a", Dataset(X, Y), Dataset((X, X), Y), "", "", ""), "test must have the inputs of train, x"),
     ],
 }
@@ -333,17 +314,6 @@ REFUSED: Table = {
 @table(REFUSED)
 def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
-
-
-def test_forms_of_a_frame() -> None:
-    want = from_people()
-    assert want.columns is not None
-    assert want.columns.names == ("a", "b", "kind=a", "kind=b", "kind=c")
-    for df in (people().set_index([[7] * N]), people().convert_dtypes()):
-        assert torch.equal(from_people(df).x, want.x)
-    assert torch.equal(Dataset.from_frame(people(), "price", categories="kind").x, want.x)
-    assert torch.equal(want.x_of(people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]]), want.x)
-    assert torch.equal(want.x_of(people()[:1]), want.x[:1])
 
 
 def test_forms_of_rows() -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pyro.distributions as dist
 import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
+from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules
 
 from .judge import Table, assert_refused, table
 from .shared import X, dropout_network, model
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
-
-
-class _Q(dist.Normal):
-    """A posterior that the calls below may register."""
 
 
 def splits(rows: Any = (([0, 1, 2], [3, 4]),), **changed: Any) -> data.Splits:
@@ -38,7 +33,6 @@ def read(x: Any = ROWS, weight_decay: Any = 1e-3, **changed: Any) -> Any:
 REFUSED: Table = {
     "divergences.binary_entropy": [
         (lambda: divergences.binary_entropy(HALF + 1), "p is .*got values from 1.5 to 1.5"),
-        (lambda: divergences.binary_entropy(NAN), "p must be finite; got 3 NaN"),
     ],
     "divergences.lost_entropy": [
         (lambda: divergences.lost_entropy(HALF, HALF[:2]), r"distance must have the shape of p; got shape \[2\]"),
@@ -57,7 +51,6 @@ REFUSED: Table = {
         ),
         (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be"),
     ],
-    "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
     "data.Splits": [
         (
             lambda: splits(x=torch.ones(5, 2)),
@@ -76,16 +69,8 @@ REFUSED: Table = {
             )
         ),
     ],
-    "zoo": [
-        (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
-        (lambda: zoo.problem("yaht"), "no exact posterior is called 'yaht'; there are .*did you mean 'yacht'"),
-        (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
-    ],
     "read": [
-        (lambda: read(weight_decay=True), "weight_decay must be a number, a mapping .*got True"),
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
-        (lambda: read(weight_decay=-1.0), "weight_decay .* must be a finite number at least 0; got -1"),
-        (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
         (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not"),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
         (lambda: read(X * torch.nan), "x must be finite; got"),

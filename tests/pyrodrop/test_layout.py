@@ -46,7 +46,7 @@ LAYERS = (
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
     ("analysis/lab/__init__.py",),
-    ("analysis/lab/divergences", "analysis/lab/generated.py", "analysis/lab/networks", "analysis/lab/programs")
+    ("analysis/lab/generated.py", "analysis/lab/networks", "analysis/lab/programs")
     + ("analysis/lab/tidy.py", "analysis/lab/zoo"),
     ("analysis/lab/peers",),
     ("analysis/lab/benchmarks", "analysis/lab/experiments"),

@@ -9,10 +9,6 @@ starts from a separate maximum a posteriori. Scores are of the standardised y: R
 mixture and, as in bde, of the Gaussian with the mixture's mean and variance. bde used ten chains of 60,000 steps on ten
 cores.
 
-Two further comparisons show the bias of the chains. For a linear regression: the variances of its 21 weights over the exact
-ones, their mean at three values of `energy_variance`, with a standard error over chains. For two small networks: the spread
-of f at the test points over that of the stored draws by Hamiltonian Monte Carlo, in the median over points.
-
 Time is that of the whole run including compilation, on one thread. Real data are read from PYRODROP_DATA.
 """
 
@@ -33,13 +29,11 @@ from pyrodrop.analysis.lab.benchmarks.tables.whole import table
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, Cells, command
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
-from pyrodrop.zoo.exact import PROBLEMS
 
 HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
     "bike": {"chains": 12, "training": 20_000, "tune": 500, "draws": 100, "thin": 20},
 }
-LINEAR = "linear regression"
 ENERGY_VARIANCE = 0.1  # the value that bde ends with
 
 
@@ -105,67 +99,13 @@ def run(name: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def bias(energy_variance: float) -> dict[str, float]:
-    """Mean ratio of the variance of a weight by the chains to the exact one, its standard error, and the energy variance."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 20, generator=generator) * torch.logspace(-1, 0.5, 20)
-    y = x @ torch.randn(20, 1, generator=generator) + 0.3 * torch.randn(60, 1, generator=generator)
-    prior = priors.Gaussian(1.0)
-    model = pyrodrop.models.from_module(
-        torch.nn.Linear(20, 1), prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(1 / 0.09)
-    )
-    sampled = pyrodrop.sample(
-        model,
-        (x, y),
-        kernel="mclmc",
-        energy_variance=energy_variance,
-        chains=64,
-        draws=1000,
-        device="cpu",
-        progress=False,
-    )
-    design = torch.cat([x, torch.ones(60, 1)], 1).double()
-    covariance = torch.linalg.inv(design.T @ design / 0.09 + torch.eye(21, dtype=torch.float64))
-    mean = covariance @ design.T @ y.double() / 0.09
-    w = torch.cat([sampled.samples["weight"][:, :, 0], sampled.samples["bias"]], 2).double()
-    by_chain = ((w - mean[:, 0]) ** 2 / covariance.diag()).mean((1, 2))
-    return {
-        "ratio": float(by_chain.mean()),
-        "ratio se": float(by_chain.std() / len(by_chain) ** 0.5),
-        "reached": sampled.settings["energy_variance_reached"],
-    }
-
-
-def against_hmc(name: str) -> dict[str, float]:
-    """The standard deviation of f by chains from the prior over that of the reference, at the reference's test points."""
-    problem = PROBLEMS[name]
-    train, test = problem.data()
-    sampled = pyrodrop.sample(
-        problem.model(), train, kernel="mclmc", chains=32, draws=500, device="cpu", progress=False
-    )
-    f = sampled.predict(test.x, 32 * 500).f
-    reference = pyrodrop.zoo.load(problem.name).predict(test.x, problem.kept)
-    ratio = (f.std(0) / reference.f.std(0)).flatten()
-    return {
-        "median": float(ratio.median()),
-        "tenth": float(ratio.quantile(0.1)),
-        "nine_tenths": float(ratio.quantile(0.9)),
-        "r_hat_f": sampled.settings["diagnostics"]["r_hat_f"],
-    }
-
-
 def measured(name: str, rounds: int, _: str) -> Cells:
-    """The scores of a row: of every seed for a table of `HOW`, and of one run for the others."""
-    if name == LINEAR:
-        return {f"energy variance {variance:g}": bias(variance) for variance in (0.0005, 0.02, ENERGY_VARIANCE)}
-    if name in PROBLEMS:
-        return {"mclmc": against_hmc(name)}
+    """The scores of every seed."""
     runs = [run(name, seed) for seed in range(rounds)]
     return {"trained": [starts for starts, _ in runs], "chains": [scores for _, scores in runs]}
 
 
-ROWS = (LINEAR, "yacht", "foong", *HOW)
-BENCH = Bench("deep-networks", {name: name for name in ROWS}, measure=measured, rounds=1)
+BENCH = Bench("deep-networks", {name: name for name in HOW}, measure=measured, rounds=1)
 
 if __name__ == "__main__":
     command(BENCH.run)

@@ -4,9 +4,6 @@
 float32, validation off in both. Every program is timed in a separate process, alternating some steps of the loop and whole
 fits of `STEPS` steps. *first* is a fit on a machine that has compiled nothing yet; *later* is the median of fits for which a
 compiled program exists. NumPyro is included if it is installed (`analysis/lab/peers`); its time includes compilation.
-
-``--device cuda`` compares steps there instead, of `SVI.step`, the engines, and NumPyro's jitted loop, in wall time after
-synchronising; ``before, s`` has tracing and compilation. `counts` has 5,000 cells and 2,000 genes there (`LARGE`).
 """
 
 from __future__ import annotations
@@ -14,9 +11,7 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import tempfile
-from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pyro
 import torch
@@ -27,7 +22,6 @@ import pyrodrop
 from pyrodrop.analysis.lab.benchmarks.timing import (
     Bench,
     Cells,
-    Timed,
     command,
     elsewhere,
     moves_all,
@@ -35,34 +29,20 @@ from pyrodrop.analysis.lab.benchmarks.timing import (
 )
 from pyrodrop.analysis.lab.peers import numpyro_programs
 from pyrodrop.analysis.lab.peers.networks import Steps
-from pyrodrop.analysis.lab.programs import LARGE, PROGRAMS, Program, on
+from pyrodrop.analysis.lab.programs import PROGRAMS, Program
 from pyrodrop.analysis.lab.programs.program import set_up
-from pyrodrop.checks import EngineName
 
 STEPS = 20_000  # of a fit if Python overhead dominates a step in Pyro; a tenth for the other programs
-CALL = 50  # steps of a call on a device
+CALL = 50  # steps of a call
 
 
-def measured(name: str, rounds: int, device: str) -> Cells:
-    """Scores of whole fits in a new process, or of steps on a device."""
-    if torch.device(device).type != "cpu":
-        return on_a_device(name, rounds, device)
+def measured(name: str, rounds: int, _: str) -> Cells:
+    """Scores of whole fits in a new process."""
     steps = STEPS if PROGRAMS[name].overhead else STEPS // 10
     with tempfile.TemporaryDirectory() as cache:
         cells = elsewhere(fits, name, steps, rounds, PYRODROP_CACHE=cache)
     if importlib.util.find_spec("numpyro") and name in numpyro_programs.NAMES:
         cells["NumPyro"] = {"seconds": elsewhere(by_numpyro, name, steps, rounds)}
-    return cells
-
-
-def on_a_device(name: str, rounds: int, device: str) -> Cells:
-    """Seconds of a step by variant, one after the other: all have their parameters in Pyro's store."""
-    cells: dict[str, Any] = {}
-    for variant, make in steps_of(name, device).items():
-        one = Bench(
-            "steps", {name: {variant: make}}, lambda makers, _: makers, warmup=1, per=lambda *_: 1 / CALL, failures=True
-        )
-        cells |= one.measured(name, rounds, device)
     return cells
 
 
@@ -109,37 +89,8 @@ def by_numpyro(name: str, steps: int, rounds: int) -> float:
     )
 
 
-def steps_of(name: str, device: str) -> dict[str, Callable[[], Timed]]:
-    """Calls of `CALL` steps on a device, by Pyro's loop, by engine and by NumPyro."""
-    program = LARGE.get(name, PROGRAMS[name])
-
-    def by_pyro() -> Timed:
-        pyro.clear_param_store()
-        return loop(program, *on(program.make(torch.float32), device))
-
-    def by_engine(engine: EngineName) -> Timed:
-        pyro.clear_param_store()
-        model, guide, data = on(program.make(torch.float32), device)
-        set_up(guide, data)
-        training = pyrodrop.Training(
-            model, guide, data, steps=200_000, objective=program.loss(), lr=program.lr, device=device, engine=engine
-        )
-        training.advance(2)
-        if training.engine != engine:
-            raise RuntimeError(f"{name} is trained by {training.engine}, not {engine}")
-        return (lambda: training.advance(CALL)), lambda: list(pyro.get_param_store()._params.values())
-
-    def jitted() -> Timed:
-        steps, parameters = numpyro_programs.steps_of(name, on(program.make(torch.float32), device)[2], device)
-        return (lambda: steps(CALL)), parameters
-
-    makers: dict[str, Callable[[], Timed]] = {"SVI.step": by_pyro}
-    makers |= {engine: partial(by_engine, cast("EngineName", engine)) for engine in ("traced", "compiled")}
-    return makers | ({"NumPyro": jitted} if name in numpyro_programs.NAMES else {})
-
-
 def loop(program: Program, model: Any, guide: Any, data: dict[str, Any]) -> Steps:
-    """A loop of `SVI.step` after the first one; a RuntimeError if parameters are not on the device of the data."""
+    """A loop of `SVI.step` after the first one."""
     set_up(guide, data)
     svi = SVI(model, guide, PyroOptim(torch.optim.Adam, {"lr": program.lr}), program.loss())
     svi.step(**data)
@@ -149,10 +100,6 @@ def loop(program: Program, model: Any, guide: Any, data: dict[str, Any]) -> Step
             for _ in range(CALL):
                 svi.step(**data)
 
-    device = next(value.device for value in data.values())
-    elsewhere = [name for name, p in pyro.get_param_store().named_parameters() if p.device != device]
-    if elsewhere:
-        raise RuntimeError(f"the parameters {elsewhere} of {program.name} are not on {device}")
     return steps, lambda: list(pyro.get_param_store()._params.values())
 
 

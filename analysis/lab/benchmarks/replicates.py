@@ -27,7 +27,6 @@ from pyrodrop.training.stacked import Stack, loss_of
 STEPS, SIZE = 2_000, 32  # of whole calls
 ROWS = 512  # rows of the data of each network
 TOGETHER = "together"
-_OWN = 1000  # replicates with separate models and guides; if more, they share the first one's, to be ready in minutes
 
 
 def steps_of(network: Network, count: int) -> dict[str, Callable[[], Timed]]:
@@ -66,21 +65,14 @@ def data_of(network: Network, seed: int) -> Dataset:
     return Dataset(x, network.y[torch.randperm(len(network.y), generator=generator, device=network.x.device)[:ROWS]])
 
 
-def stacked(network: Network, count: int, engine: Name = "compiled", *, own: bool = True) -> Stack:
-    """A training of `count` networks. If `own`, data and, up to `_OWN` networks, models are separate; else shared."""
-    device = network.x.device
-    sets = [data_of(network, r) for r in range(count)] if own else [data_of(network, 0)] * count
-    settings = Settings(
-        steps=100_000 if own else 1_000, batch_size=BATCH, estimator=network.estimator, engine=engine, device=str(device)
-    )  # fmt: skip
-    problems: list[Problem] = []
-    for r, data in enumerate(sets):
-        shared = r > 0 and (count > _OWN or not own)
-        problems.append(problems[0] if shared else Problem.of(*pair(network), data, settings))
-    distinct = {id(problem): problem for problem in problems}
-    with training_mode(*distinct.values()):
-        losses = {of: loss_of(problem, settings) for of, problem in distinct.items()}
-        stack = Stack(problems, [losses[id(problem)] for problem in problems], settings, sets)
+def stacked(network: Network, count: int, engine: Name = "compiled") -> Stack:
+    """A training of `count` networks with separate data, models and guides."""
+    sets = [data_of(network, r) for r in range(count)]
+    device = str(network.x.device)
+    settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine=engine, device=device)
+    problems = [Problem.of(*pair(network), data, settings) for data in sets]
+    with training_mode(*problems):
+        stack = Stack(problems, [loss_of(problem, settings) for problem in problems], settings, sets)
         stack.first_step()
         stack.choose_engine(len(stack.history) - 1)
     if (stack.engine.name == "compiled") != (engine == "compiled"):
@@ -100,7 +92,7 @@ def seconds_of(problem: tuple[str, int, bool], variant: str, device: str) -> flo
     return (1 if variant == TOGETHER else count) / (STEPS if whole else networks(device)[name].steps)
 
 
-CASES = {f"{count} of {name}": (name, count, False) for name, count in (("13-50-1", 240), ("LeNet", 8), ("LSTM", 8))}
+CASES = {f"{count} of {name}": (name, count, False) for name, count in (("13-50-1", 240), ("LeNet", 8))}
 CASES |= {"240 of 13-50-1, whole calls": ("13-50-1", 240, True)}
 BENCH = Bench("replicates", CASES, variants, warmup=2, per=seconds_of, usual=["240 of 13-50-1"])
 

@@ -8,12 +8,6 @@ steps of Adam on all rows, in these settings:
     default                  priors N(0, 1), noise learned from 1 / Var(y)
     from gp                  priors and noise of `priors.from_gp`, noise fixed
 
-and some of them in further settings of the noise:
-
-    default, GP's noise      noise fixed at that of `priors.from_gp`
-    default, late            noise fixed at a tenth of sd(y) for half of the steps, then learned from the mean square error
-    from gp, learned         noise learned from that of `priors.from_gp`
-
 The exact posterior, by Hamiltonian Monte Carlo, has the priors of ``default`` or of ``from gp``, and the noise of the
 latter, since the precision is not a latent variable here. ``one call`` is `recipes.curve` with its defaults, whose network
 has 100 units; counts are real numbers to it. They are compared with a constant, N(mean, variance), Poisson or
@@ -26,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,76 +45,42 @@ GUIDES: Mapping[str, Callable[[Any], Any]] = {
     "point": guides.Point,
     "exact last layer": guides.ExactLastLayer,  # only for Gaussian noise
 }
-STUDIED = ("mean field", "MC dropout")
-SETTINGS: Mapping[str, Sequence[str]] = {
-    "default": (*GUIDES, "exact"),
-    "from gp": (*GUIDES, "exact"),
-    "default, GP's noise": STUDIED,
-    "default, late": STUDIED,
-    "from gp, learned": STUDIED,
-}
+SETTINGS = ("default", "from gp")
+METHODS = (*GUIDES, "exact")
 
 
-def network(of: Problem, setting: str, noise_sd: float) -> models.MLP:
-    """The network of a setting; `noise_sd` is the fixed noise of the setting ``default, GP's noise``."""
-    gaussian = not of.classes and not of.counts
-    likelihood = (
-        likelihoods.Categorical() if of.classes else likelihoods.Poisson() if of.counts else likelihoods.Gaussian()
-    )
-    if setting == "default, GP's noise":
-        likelihood = likelihoods.Gaussian(noise_sd**-2)
-    widths = [of.train.x.shape[1], UNITS, max(1, of.classes)]
-    options: dict[str, Any] = {
-        "prior": priors.Gaussian(),
-        "bias_prior": priors.Gaussian(),
-        "likelihood": likelihood,
-        "seed": of.seed,
-    }
-    if setting.startswith("default"):
-        return models.MLP(widths, "tanh", **options)
-    model = priors.from_gp(models.MLP(widths, "tanh", **options), of.train).model
-    if gaussian and setting != "from gp":
-        model.likelihood = likelihoods.Gaussian(float(model.likelihood.precision), learned=True)
-    return model
-
-
-def fitted(of: Problem, model: Any, guide: str, *, late: bool) -> Any:
-    """A fit; with `late` the noise is fixed in the first half of the steps, and learned in the second."""
-    options: dict[str, Any] = {"lr": LR, "seed": of.seed, "progress": False}
-    make = GUIDES[guide]
-    if not late:
-        return pyrodrop.fit(model, make(model), of.train, steps=STEPS, **options)
-    model.likelihood = likelihoods.Gaussian(100 / float(of.train.y.var()))
-    first: Any = pyrodrop.fit(model, make(model), of.train, steps=STEPS // 2, **options)
-    error = float((first.predict(of.train.x, DRAWS).mean - of.train.y).square().mean())
-    model.likelihood = likelihoods.Gaussian(1 / error, learned=True)
-    second: Any = make(model)
-    second.load_state_dict(first.guide.state_dict())
-    return pyrodrop.fit(model, second, of.train, steps=STEPS - STEPS // 2, **options)
+def network(of: Problem, setting: str, noise_sd: float = 0.0) -> models.MLP:
+    """The network of a setting; ``default`` has its noise fixed at `noise_sd` if this is not 0."""
+    likelihood: Any = likelihoods.Gaussian(noise_sd**-2) if noise_sd else likelihoods.Gaussian()
+    if of.classes or of.counts:
+        likelihood = likelihoods.Categorical() if of.classes else likelihoods.Poisson()
+    widths, gaussian = [of.train.x.shape[1], UNITS, max(1, of.classes)], priors.Gaussian()
+    model = models.MLP(widths, "tanh", prior=gaussian, bias_prior=gaussian, likelihood=likelihood, seed=of.seed)
+    return model if setting == "default" else priors.from_gp(model, of.train).model  # type: ignore[return-value]
 
 
 def measured(of: Problem, setting: str, method: str, noise_sd: float) -> dict[str, Any]:
     """The scores of a cell, and the values that its figure shows."""
     began = time.process_time()
     if method == "exact":
-        of_gp = "default, GP's noise" if setting == "default" and noise_sd else setting
-        run: Any = pyrodrop.sample(network(of, of_gp, noise_sd), of.train, seed=of.seed, progress=False, **HMC)
+        exact = network(of, setting, noise_sd if setting == "default" else 0.0)
+        run: Any = pyrodrop.sample(exact, of.train, seed=of.seed, progress=False, **HMC)
     else:
-        run = fitted(of, network(of, setting, noise_sd), method, late=setting.endswith("late"))
+        model = network(of, setting)
+        run = pyrodrop.fit(model, GUIDES[method](model), of.train, steps=STEPS, lr=LR, seed=of.seed, progress=False)
     seconds = time.process_time() - began
     likelihood: Any = run.model.likelihood
     extra = {"noise_sd": float(likelihood.precision.detach()) ** -0.5} if hasattr(likelihood, "precision") else {}
     if method == "exact":
         extra |= {"r_hat_f": run.settings["diagnostics"]["r_hat_f"]}
-    scores = scored(of, run, drawn=setting in ("default", "from gp"))
-    return scores | extra | {"seconds": seconds}
+    return scored(of, run) | extra | {"seconds": seconds}
 
 
 def noise(of: Problem) -> float:
     """The standard deviation of the noise by `priors.from_gp`; 0 if the noise is not Gaussian."""
     if of.classes or of.counts:
         return 0.0
-    fitted: Any = priors.from_gp(network(of, "default", 0.0), of.train)
+    fitted: Any = priors.from_gp(network(of, "default"), of.train)
     return float(fitted.noise_sd)
 
 
@@ -168,7 +128,7 @@ def cells(name: str, curves: Path, seed: int = 0) -> dict[str, dict[str, Any]]:
     made |= {"GP": cell} if (cell := process(of)) else {}
     made["one call"] = one_call(of)
     for setting in SETTINGS if gaussian else ("default",):
-        for method in SETTINGS[setting]:
+        for method in METHODS:
             if gaussian or method != "exact last layer":
                 made[f"{setting}: {method}"] = measured(of, setting, method, noise_sd)
     drawn = [(method, what) for method in shown(made).values() if method in made for what in ("mean", "sd")]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pyrodrop.analysis.lab import ROOT, generated, tidy
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, SIDE, STUDIED, points, read, shown
+from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, METHODS, SETTINGS, SIDE, points, read, shown
 from pyrodrop.analysis.lab.benchmarks.small_problems import Problem, problem
 from pyrodrop.analysis.reports.style import BLACK, BLUE, RED, SEQUENTIAL, SERIES, styled, write_figure
 
@@ -44,7 +44,7 @@ def text(problems: Mapping[str, Cells], setting: str) -> str:
 
 def counts_text(problems: Mapping[str, Cells]) -> str:
     """The numbers of problems of both settings, in Markdown."""
-    guides = {setting: [name.split(": ")[-1] for name in _columns(setting)[2:]] for setting in ("default", "from gp")}
+    guides = {setting: [name.split(": ")[-1] for name in _columns(setting)[2:]] for setting in SETTINGS}
     lines = [["priors and noise", "problems", *guides["default"]]]
     for setting, names in guides.items():
         for title, counts in _counts(problems, setting).items():
@@ -55,7 +55,7 @@ def counts_text(problems: Mapping[str, Cells]) -> str:
 
 def _columns(setting: str) -> list[str]:
     """The columns of a setting: the process, the exact posterior, and then the guides."""
-    methods = [f"{setting}: {method}" for method in SETTINGS[setting]]
+    methods = [f"{setting}: {method}" for method in METHODS]
     return ["GP", f"{setting}: exact", *(method for method in methods if not method.endswith("exact"))]
 
 
@@ -88,26 +88,6 @@ def one_call_text(problems: Mapping[str, Cells]) -> str:
         scores = (_scores(each) for each in (cells["constant"], cells.get("GP"), exact, cell))
         lines.append([name, *scores, f"{cell['seconds']:.0f}"])
     lines.append([f"within {CLOSE} of exact or GP, of {len(problems)}", "", "", "", str(close), ""])
-    return generated.table(lines) + "\n"
-
-
-def noise_text(problems: Mapping[str, Cells]) -> str:
-    """How the noise is chosen, on problems that have all settings, in Markdown: the median over problems of the log density
-    inside less that of the exact posterior with the same priors, and counts."""
-    needed = [
-        f"{setting}: {guide}" for setting in SETTINGS for guide in (*STUDIED, "exact") if guide in SETTINGS[setting]
-    ]
-    met = [cells for cells in problems.values() if cells.keys() >= set(needed)]
-    met = [cells for cells in met if all(_mixed(cells[f"{prior}: exact"]) for prior in ("default", "from gp"))]
-    lines = [[f"noise, {len(met)} problems", *STUDIED]]
-    for setting in SETTINGS:
-        exact = f"{setting.split(',')[0]}: exact"
-        row = []
-        for column in (f"{setting}: {guide}" for guide in STUDIED):
-            off = [cells[column]["inside"] - cells[exact]["inside"] for cells in met]
-            below = sum(cells[column]["inside"] < cells["constant"]["inside"] for cells in met)
-            row.append(f"{np.median(off):+.2f} ({sum(less > -CLOSE for less in off)}, {below})")
-        lines.append([setting, *row])
     return generated.table(lines) + "\n"
 
 

@@ -1,20 +1,21 @@
 """Cost of a training step relative to plain PyTorch: eager `nn.Dropout` in the same network with default Adam.
 
-``python -m pyrodrop.analysis.lab.benchmarks.steps [--rounds N] [--names '[LSTM]'] [--device cuda] [FILE]``: one thread,
-process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed
-peers are included (`analysis/lab/peers`), except for the LSTM, for which they have no layer. Compilation takes minutes. On a
-GPU the peers are `torch.compile` and NumPyro, and the results have the error of a variant that fails.
+``python -m pyrodrop.analysis.lab.benchmarks.steps [--rounds N] [--names '[LeNet]'] [--device cuda] [FILE]``: one thread,
+process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. NumPyro is
+included if it is installed (`analysis/lab/peers`). Compilation takes minutes. On a GPU `torch.compile` is, too, and results
+have the error of a variant that fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command
-from pyrodrop.analysis.lab.peers.networks import BATCH, TABLE, Network, Steps, networks, ours, plain
-from pyrodrop.analysis.lab.peers.training import Trainer, installed
+from pyrodrop.analysis.lab.peers import numpyro_training
+from pyrodrop.analysis.lab.peers.networks import BATCH, Network, Steps, networks, ours, plain
 from pyrodrop.checks import EngineName as Name
 
 ENGINES: tuple[Name, ...] = ("compiled", "traced", "pyro")
@@ -39,28 +40,21 @@ def sized(name: str, size: int, device: str) -> Network:
 
 def variants(problem: tuple[str, int], device: str) -> dict[str, Callable[[], Steps]]:
     """The variants of a step of a network with minibatches of a size."""
-    on_gpu = device != "cpu"
-    others = [] if problem[0] == "LSTM" else [p for p in installed() if not on_gpu or p.package == "numpyro"]
-    return makers(sized(*problem, device), others, ON_A_GPU if on_gpu else OURS, MODES if on_gpu else {})
-
-
-def makers(
-    network: Network, others: Sequence[Trainer], how: dict[str, tuple[str, Name]], modes: dict[str, str]
-) -> dict[str, Callable[[], Steps]]:
-    """The variants by name: plain PyTorch, compiled in these modes, ours, and other packages."""
+    network, on_gpu = sized(*problem, device), device != "cpu"
+    numpyro = {"NumPyro, dropout": numpyro_training.dropout, "NumPyro, mean field": numpyro_training.mean_field}
     return {
         "plain PyTorch": partial(plain, network),
         "plain PyTorch, fused Adam": partial(plain, network, fused=True),
-        **{name: partial(plain, network, fused=True, compiled=mode) for name, mode in modes.items()},
-        **{name: partial(ours, network, *each) for name, each in how.items()},
-        **{peer.name: partial(peer.steps, network) for peer in others},
+        **{name: partial(plain, network, fused=True, compiled=m) for name, m in (MODES if on_gpu else {}).items()},
+        **{name: partial(ours, network, *how) for name, how in (ON_A_GPU if on_gpu else OURS).items()},
+        **{name: partial(steps, network) for name, steps in numpyro.items() if find_spec("numpyro")},
     }
 
 
-NAMES = (*TABLE, "LSTM")
+NAMES = ("MLP", "LeNet", "13-50-1")
 ROWS = {name: (name, BATCH) for name in NAMES} | {f"{name}, {LARGE} rows": (name, LARGE) for name in NAMES}
 BENCH = Bench(
-    "steps", ROWS, variants, rounds=15, usual=TABLE, failures=True,
+    "steps", ROWS, variants, rounds=15, usual=NAMES, failures=True,
     per=lambda row, _, device: 1 / networks(device)[row[0]].steps,
 )  # fmt: skip
 

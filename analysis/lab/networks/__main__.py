@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -17,11 +16,9 @@ import pyrodrop
 from pyrodrop.analysis.lab.networks.agreement import Result
 from pyrodrop.analysis.lab.networks.case import Cell, load
 from pyrodrop.analysis.lab.networks.contract import Bench
-from pyrodrop.analysis.lab.networks.plan import THIN, Draws, cells, few_cells, usual_cells
-from pyrodrop.analysis.lab.networks.table import as_json, notes, table
-from pyrodrop.analysis.reports.json_files import read_record
+from pyrodrop.analysis.lab.networks.plan import Draws, cells, few_cells, usual_cells
+from pyrodrop.analysis.lab.networks.table import notes, table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.files import whole
 
 _CELLS = {"usual": usual_cells, "all": cells}
 
@@ -34,10 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", nargs="*", default=[], help="names of the networks to check")
     parser.add_argument("--cells", choices=("few", "usual", "all"), default="usual", help="how many cells of each")
-    parser.add_argument("--pick", default="", help="check cells with one of these comma-separated words in their name")
-    parser.add_argument("--draws", choices=("thin", "full"), default="full", help="number of samples per comparison")
-    parser.add_argument("--json", type=Path, help="write the results to this file, and resume from it if it exists")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -46,31 +39,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no network is called {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
     asked = {name: case for name, case in cases.items() if not options.only or name in options.only}
-    results = _read(options.json)
+    results: dict[str, dict[Cell, Result]] = {}
     plan: list[tuple[str, Cell]] = []
     for number, (name, case) in enumerate(asked.items()):
         if case.missing():
             print(f"{name}: skipped, {case.missing()}")
             continue
         chosen = few_cells(case, number) if options.cells == "few" else _CELLS[options.cells](case)
-        plan += [
-            (name, cell)
-            for cell in chosen
-            if cell not in results.get(name, {})
-            and (not options.pick or any(word in str(cell) for word in options.pick.split(",")))
-        ]
+        plan += [(name, cell) for cell in chosen]
     bench: Bench | None = None
     start = time.perf_counter()
-    for name, cell in (bar := tqdm(plan, unit="cell", disable=options.quiet or None)):
+    for name, cell in (bar := tqdm(plan, unit="cell", disable=None)):
         bar.set_description(f"{name} {cell}")
         if bench is None or bench.case is not asked[name]:
-            bench = Bench(asked[name], Draws() if options.draws == "full" else THIN)
-            _write(options.json, results)
-        began = time.perf_counter()
+            bench = Bench(asked[name], Draws())
         results.setdefault(name, {})[cell] = result = bench.check(cell)
         if result.kind == "wrong":
-            bar.write(f"{name} {cell}: {result.note} ({time.perf_counter() - began:.1f} s)")
-    _write(options.json, results)
+            bar.write(f"{name} {cell}: {result.note}")
     print_table(table(results))
     for line in notes(results):
         paragraph(line)
@@ -89,23 +74,6 @@ def _folder(where: Path | None) -> Path:
     if not beside.is_dir():
         raise SystemExit("this installation has no tests/networks: pass a folder of network files, or one file")
     return beside
-
-
-def _read(path: Path | None) -> dict[str, dict[Cell, Result]]:
-    if path is None or not path.exists():
-        return {}
-    rows = read_record(path, "remove it to check all networks again").content
-    keys, values = Cell._fields, Result._fields
-    return {
-        name: {Cell(*(r[k] for k in keys)): Result(*(r[v] for v in values)) for r in each}
-        for name, each in rows.items()
-    }
-
-
-def _write(path: Path | None, results: dict[str, dict[Cell, Result]]) -> None:
-    if path is not None:
-        with whole(path) as file:
-            file.write_text(json.dumps(as_json(results), indent=1))
 
 
 if __name__ == "__main__":

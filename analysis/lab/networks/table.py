@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rich.table import Table
 
@@ -58,11 +57,3 @@ def notes(results_of: Found) -> Iterable[str]:
         of = [f"{name} ({', '.join(which)})" if kind == "wrong" else name for name, which in names.items()]
         shown = ", ".join(of[:6]) + (f" and {len(of) - 6} more" if len(of) > 6 else "")
         yield f"{kind}: {reason}: {shown}"
-
-
-def as_json(results_of: Found) -> dict[str, Any]:
-    """The results as plain data."""
-    return {
-        name: [{**cell._asdict(), **result._asdict()} for cell, result in results.items()]
-        for name, results in results_of.items()
-    }

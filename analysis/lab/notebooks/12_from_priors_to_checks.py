@@ -140,5 +140,4 @@ plots.pit(tree.sel(model="MC dropout", drop=True))
 # ## Where to go next
 #
 # - [Priors that fit](../../../docs/choosing.md#priors-that-fit-the-data) says how `from_gp` works and where it does not.
-# - [Which guide?](5_which_guide.ipynb) compares more of them, and says which number may compare which.
-# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) has the case against.
+# - [Judging](../../../docs/judging.md) says which number may compare which.

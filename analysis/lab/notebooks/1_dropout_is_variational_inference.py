@@ -201,6 +201,5 @@ plt.show()
 # %% [markdown]
 # ## Where to go next
 #
-# - [Which guide?](5_which_guide.ipynb) compares posteriors by ELBO and held-out density.
-# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares them with the exact posterior.
+# - [Judging](../../../docs/judging.md) compares posteriors by ELBO and held-out density.
 # - [Choosing](../../../docs/choosing.md) and [What an ELBO means](../../../docs/judging.md#what-an-elbo-means-here).

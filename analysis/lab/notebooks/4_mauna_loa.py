@@ -120,6 +120,5 @@ plt.show()
 # %% [markdown]
 # ## Where to go next
 #
-# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares dropout with the exact posterior.
 # - [Choosing a posterior, a prior, a rate](../../../docs/choosing.md).
 # - `pyrodrop run co2` compares nine models of these data.

@@ -6,14 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from pyrodrop.analysis.lab.peers.numpyro_training import ONE_THREAD
 
 Parts = tuple[Callable[..., None], Any, Any]  # model, guide and loss
-
-Steps = tuple[Callable[[int], None], Callable[[], list[Tensor]]]  # makes a number of steps; returns the parameters
 
 LR = 0.02
 
@@ -34,36 +29,6 @@ def run(name: str, data: Mapping[str, Any], steps: int) -> float:
     arrays = {key: jax.numpy.asarray(value.numpy()) for key, value in data.items()}
     svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(LR), loss)
     return float(svi.run(jax.random.key(0), steps, progress_bar=False, **arrays).losses[-1])
-
-
-def steps_of(name: str, data: Mapping[str, Any], device: str) -> Steps:
-    """A function that makes a number of steps on a device and waits for them, and a function that returns the parameters.
-
-    The steps are one jitted loop, compiled at the first call. Products are in float32, not in TensorFloat-32, JAX's default.
-    """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # otherwise JAX reserves the memory of a GPU
-    if device == "cpu":
-        os.environ.setdefault("XLA_FLAGS", ONE_THREAD)
-    import jax
-    import numpyro
-
-    place = jax.devices("cpu" if device == "cpu" else "gpu")[0]
-    model, guide, loss = _PARTS[name]()
-    arrays = {key: jax.device_put(value.cpu().numpy(), place) for key, value in data.items()}
-    svi = numpyro.infer.SVI(model, guide, numpyro.optim.Adam(LR), loss)
-    with jax.default_device(place):
-        state = svi.init(jax.random.key(0), **arrays)
-
-    @jax.jit
-    def advance(count: int, state: Any, arrays: Any) -> Any:
-        return jax.lax.fori_loop(0, count, lambda _, state: svi.update(state, **arrays)[0], state)
-
-    def steps(count: int) -> None:
-        nonlocal state
-        with jax.default_matmul_precision("highest"):
-            state = jax.block_until_ready(advance(count, state, arrays))
-
-    return steps, lambda: [torch.from_numpy(p.__array__().copy()) for p in jax.tree.leaves(svi.get_params(state))]
 
 
 def hierarchical() -> Parts:
@@ -165,27 +130,5 @@ def marginal_mixture() -> Parts:
     return model, numpyro.infer.autoguide.AutoNormal(model), numpyro.infer.Trace_ELBO()
 
 
-def counts() -> Parts:
-    """Counts of genes in cells."""
-    import numpyro
-    import numpyro.distributions as dist
-    from jax import numpy as jnp
-    from numpyro import sample
-
-    def model(counts: Any) -> None:
-        with numpyro.plate("genes", counts.shape[1], dim=-1):
-            w = sample("w", dist.Normal(jnp.zeros(10), 0.5).to_event(1))
-            base = sample("base", dist.Normal(0.0, 1.0))
-            concentration = sample("concentration", dist.LogNormal(0.0, 1.0))
-        with numpyro.plate("cells", len(counts), dim=-2):
-            z = sample("z", dist.Normal(jnp.zeros(10), 1.0).to_event(1))
-            size = sample("size", dist.LogNormal(0.0, 0.5))
-            with numpyro.plate("counted", counts.shape[1], dim=-1):
-                mean = size * jnp.exp(base + z.squeeze(-2) @ w.T)
-                sample("counts", dist.GammaPoisson(concentration, concentration / mean), obs=counts)
-
-    return model, numpyro.infer.autoguide.AutoNormal(model, init_scale=0.1), numpyro.infer.Trace_ELBO()
-
-
-_PARTS = {program.__name__: program for program in (hierarchical, schools, sparse, logistic, marginal_mixture, counts)}
+_PARTS = {program.__name__: program for program in (hierarchical, schools, sparse, logistic, marginal_mixture)}
 NAMES = tuple(_PARTS)

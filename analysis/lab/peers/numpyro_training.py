@@ -29,7 +29,7 @@ def dropout(network: Network) -> Steps:
     import jax.numpy as jnp
     import numpyro
 
-    layers = network.layers(lambda: nn.Dropout(RATE))
+    layers = network.build(lambda: nn.Dropout(RATE))
     start = weights_of(layers)
 
     def mask(h: Any) -> Any:
@@ -51,7 +51,7 @@ def mean_field(network: Network) -> Steps:
     """Steps of independent normal weights."""
     import numpyro
 
-    layers = network.layers(nn.Identity)
+    layers = network.build(nn.Identity)
     shapes = {name: value.shape for name, value in weights_of(layers).items()}
 
     def model(x: Any, y: Any) -> None:

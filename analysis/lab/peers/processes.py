@@ -28,7 +28,6 @@ ONE_THREAD = {
     "JAX_TRACEBACK_FILTERING": "off",  # so that the last line of a failure is its message
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
-ON_THE_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"}
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,12 @@ class Peer:
         package: name of the package in pip.
         script: name of the file in `SCRIPTS`.
         method: argument of the script.
-        differs: how its posterior differs from that of the others; empty if it is the same.
         classes: whether it also supports class labels.
     """
 
     package: str
     script: str
     method: str
-    differs: str = ""
     classes: bool = True
 
     @property
@@ -67,13 +64,6 @@ PEERS = {
         Peer("numpyro", "numpyro_.py", "AutoNormal"),
         Peer("blackjax", "blackjax_.py", "ChEES"),
         Peer("blackjax", "blackjax_.py", "MCLMC"),
-        Peer("ivon-opt", "ivon_opt.py", "IVON"),
-        Peer("posteriors", "posteriors_.py", "VI"),
-        Peer("tyxe", "tyxe_.py", "mean field"),
-        Peer("bayesian-torch", "bayesian_torch_.py", "VI",
-             "the KL divergence of a tensor is the mean over its entries, and biases have the prior of the weights"),
-        Peer("scikit-learn", "sklearn_gp.py", "Gaussian process", "another model, an RBF kernel fitted to the data",
-             classes=False),
     )
 }  # fmt: skip
 
@@ -132,9 +122,8 @@ def run_script(
     content: Mapping[str, Any],
     folder: Path,
     seconds: float,
-    surroundings: Mapping[str, str] = ONE_THREAD,
 ) -> tuple[Any, dict[str, Any]]:
-    """Draws ``[S, P, D]`` of a method that runs in a separate process, by default on one thread, and its notes about them.
+    """Draws ``[S, P, D]`` of a method that runs in a separate process on one thread, and its notes about them.
 
     Raises:
         Fault: the script failed, took longer than `seconds`, or did not write finite draws of this shape.
@@ -145,7 +134,7 @@ def run_script(
     command = [python, str(script), method, str(source), str(target)]
     try:
         done = subprocess.run(
-            command, env=os.environ | surroundings | {"PYTHONSAFEPATH": ""},  # scripts import their neighbours
+            command, env=os.environ | ONE_THREAD | {"PYTHONSAFEPATH": ""},  # scripts import their neighbours
             capture_output=True, text=True, timeout=seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -28,6 +28,3 @@ _ALL = (
     Program("saas", saas, Trace_ELBO, lr=0.02),
 )
 PROGRAMS = {program.name: program for program in _ALL}
-LARGE = {
-    "counts": Program("counts", partial(counts, cells=5_000, genes=2_000), Trace_ELBO, lr=0.02, overhead=False),
-}  # programs in the size for which users asked for faster steps

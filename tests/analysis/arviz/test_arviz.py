@@ -364,14 +364,3 @@ def test_the_training_data_are_those_that_the_fit_has(small: Any, tmp_path: Path
     loaded = pyrodrop.Fit.load(fits["fit"].save(tmp_path / "fit"))
     with pytest.raises(TypeError, match=r"train must be the training data that this fit does not hold, .*; got None"):
         pyrodrop.to_arviz(loaded)
-
-
-def test_what_has_no_tree_is_said(small: Any) -> None:
-    with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got the str"):
-        pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"guide must be a function that can be called as guide\(x, y\)"):
-        pyrodrop.to_arviz(pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 3), {}), small.waves())
-    with pytest.raises(
-        ValueError, match="num_samples is the number of draws per chain and must be a whole number of at least 1"
-    ):
-        pyrodrop.to_arviz(small.fitted(small.dropout, steps=2), small.waves(), num_samples=0)

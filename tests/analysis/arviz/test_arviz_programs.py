@@ -66,23 +66,6 @@ def test_densities_are_those_of_the_draws(scale: float) -> None:
     assert tree.attrs["khat"] < 1.5
 
 
-@pytest.mark.parametrize(
-    ("site", "plate", "seen"),
-    [("draw", "chain", "y/1"), ("a", "draw", "chain")],
-    ids=["a latent site", "an observed one"],
-)
-def test_sites_and_plates_may_have_the_names_of_dimensions(site: str, plate: str, seen: str) -> None:
-    def program(y: Tensor) -> None:
-        with pyro.plate(plate, len(y)):
-            pyro.sample(seen, dist.Normal(pyro.sample(site, dist.Normal(0.0, 1.0)), 1.0), obs=y)
-
-    tree = to_arviz(pyrodrop.fit(program, AutoNormal(program), {"y": Y}, steps=3), num_samples=5, log_likelihood=True)
-    names = {"draw": "draw_site", "chain": "chain_site", "y/1": "y_1"}
-    for group, name in (("posterior", site), ("log_likelihood", seen), ("posterior_predictive", seen)):
-        assert tree[group][names.get(name, name)].dims == ("chain", "draw", f"{plate}_plate")
-        assert tree[group][names.get(name, name)].shape == (1, 5, 12)
-
-
 def test_masked_observations_have_no_log_likelihood() -> None:
     """ArviZ's loo takes a number for each observation, and raises an error for 0 in all draws."""
     mask = torch.arange(12) % 4 > 0
@@ -120,18 +103,6 @@ def test_observations_that_cannot_be_drawn_have_no_predictive() -> None:
     np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0], torch.stack(want).numpy(), rtol=1e-4)
 
 
-def test_a_value_that_is_given_is_no_observation_where_others_cannot_be_drawn() -> None:
-    def chain(y: Tensor) -> None:
-        loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
-        sd = pyro.sample("sd", dist.LogNormal(0.0, 1.0))
-        pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, sd)), obs=y)
-
-    given = poutine.condition(chain, data={"sd": torch.tensor(0.5)})
-    tree = to_arviz(pyrodrop.fit(given, AutoNormal(given), {"y": Y}, steps=5), num_samples=4, log_likelihood=True)
-    for group in ("observed_data", "log_likelihood"):
-        assert list(tree[group].data_vars) == ["y"]
-
-
 def test_points_and_sums_have_no_densities() -> None:
     tree = to_arviz(fitted(AutoDelta), num_samples=50)
     assert "points, which have no density: weights" in tree.attrs["log_likelihood_missing"]
@@ -161,11 +132,6 @@ def test_replicates_are_chains() -> None:
     other = pyrodrop.fit_replicates(regression, guides, sets, count=2, steps=5)
     with pytest.raises(ValueError, match="different data"):
         to_arviz(other, num_samples=4)
-
-
-def test_a_test_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="test must be None for a Pyro program"):
-        to_arviz(fitted(), DATA, test=X)
 
 
 def test_several_programs_are_one_tree() -> None:

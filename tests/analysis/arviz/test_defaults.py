@@ -10,15 +10,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import arviz_base
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
-import pyrodrop
-from pyrodrop.analysis import SBC, k_hat, plots
-from pyrodrop.analysis.calibration.figure import plot_sbc
+from pyrodrop.analysis import k_hat
 from pyrodrop.analysis.comparison.comparison import stacking_weights
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.reports.ecdf import draw_ecdf
@@ -26,11 +23,6 @@ from pyrodrop.sampling.mixing import _ess_of, _r_hat_of
 
 ROOT = Path(__file__).parents[3]
 SET = {"ci_prob", "ci_kind", "envelope_prob", "kind", "method", "point_estimate", "pointwise", "round_to", "backend"}
-ODD = {
-    "stats.ci_prob": 0.3, "stats.envelope_prob": 0.3, "stats.ci_kind": "hdi", "stats.point_estimate": "median",
-    "stats.round_to": 1, "stats.ic_compare_method": "pseudo-bma", "stats.ic_pointwise": False,
-    "plot.density_kind": "hist", "plot.backend": "none",
-}  # fmt: skip
 
 
 def left_to_defaults(source: str) -> list[str]:
@@ -69,34 +61,6 @@ def test_every_call_says_what_defaults_would() -> None:
 
 
 CHAINS = np.sin(np.arange(400.0) ** 2).reshape(4, 100)
-
-
-def numbers(small: Any) -> list[Any]:
-    """Of all that is computed or drawn with ArviZ."""
-    (good, _), (wide, _) = small.conjugate(1.0), small.conjugate(2.0)
-    found = loo(good, num_samples=500)
-    table = pyrodrop.compare({"good": good, "wide": wide}, by="loo", num_samples=500).rows
-    computed = [found.elpd, found.se, found.p, found.k_hat_q, *found.pointwise, *_ess_of(CHAINS), _r_hat_of(CHAINS)]
-    computed += [list(row.values()) for row in table.values()]
-    tree = pyrodrop.to_arviz(good, good.data, num_samples=100)
-    calibrated = SBC({"a": torch.arange(40) % 17, "b": torch.arange(40) // 3}, 17, 0)
-    for figure in (plots.k_hat(found), plots.pit(tree), plots.pit(tree, coverage=True), plot_sbc({"": calibrated})):
-        figure.canvas.draw()
-        for axes in figure.axes:
-            computed += [np.asarray(line.get_data(), dtype=float) for line in axes.lines]
-            computed += [path.vertices for drawn in axes.collections for path in drawn.get_paths()]
-            computed += [axes.get_xlim(), axes.get_ylim()]
-        plt.close(figure)
-    return computed
-
-
-@pytest.mark.more
-def test_settings_of_arviz_change_nothing(small: Any) -> None:
-    before = numbers(small)
-    with arviz_base.rc_context({name: value for name, value in ODD.items() if name in arviz_base.rcParams}):
-        after = numbers(small)
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_numbers_are_those_of_every_version(small: Any) -> None:

@@ -7,18 +7,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from arviz_stats.ecdf_utils import ecdf_pit
 from scipy import stats
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis import SBC, sbc, sbc_of_draws
-from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.fits import problem_of
 from pyrodrop.analysis.calibration.sbc import _PRIOR as PRIOR
 from pyrodrop.analysis.calibration.simulate import simulate
@@ -173,19 +170,6 @@ def test_a_guide_that_has_the_posterior_passes() -> None:
     assert result.settings["steps"] == 400
 
 
-def test_training_that_ends_early_is_seen() -> None:
-    """The guide could have the posterior, but its variances are still near their small initial values."""
-    result = trained(guides.MeanField, design(), steps=100, lr=1e-2, points=torch.eye(D))
-    assert all("too narrow" in result.problems[f"f[{p}]"] for p in range(D))
-
-
-@pytest.mark.more
-def test_a_mean_field_of_correlated_weights_is_too_narrow_in_the_weights() -> None:
-    result = trained(guides.MeanField, design(orthogonal=False), points=torch.eye(D))
-    assert not result.calibrated
-    assert "too narrow (U-shape)" in result.problems["f[1]"]
-
-
 def test_a_fit_is_the_fit_alone() -> None:
     """The ranks of fits of the last data set: of draws of `pyrodrop.fit` with its seed. Memory is for one at a time."""
     x, count = design(), 3
@@ -232,19 +216,6 @@ def parameters(guide: nn.Module) -> dict[str, Tensor]:
     return {name.removesuffix("_unconstrained"): value.detach() for name, value in guide.named_parameters()}
 
 
-@pytest.mark.more
-def test_new_weights_leave_no_bias_where_a_common_start_does() -> None:
-    """With no training at all each fit keeps its start, which is random about 0, or the same for all data sets."""
-    asked: dict[str, Any] = {"points": torch.eye(D), "count": 200, "steps": 1, "lr": 1e-6}
-    new, common = (trained(guides.Point, design(), starts=starts, **asked) for starts in ("new", "model"))
-    at = regression().weight_sites()["weight"][0]
-    above = torch.stack([new.ranks[f"f[{p}]"] == 99 for p in range(D)]).double().mean(1)
-    assert float((above - 0.5).abs().max()) < 4 * math.sqrt(0.25 / 200)
-    for p in range(D):  # the truth is N(0, 1)
-        share = float((common.ranks[f"f[{p}]"] == 99).double().mean())
-        assert abs(share - float(1 - stats.norm.cdf(float(at[p])))) < 4 * math.sqrt(0.25 / 200)
-
-
 def test_a_start_that_cannot_be_new_is_refused() -> None:
     class Buffered(guides.MeanField):
         def __init__(self, model: Any) -> None:
@@ -263,16 +234,9 @@ def test_a_start_that_cannot_be_new_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ self.scale
 
-    class Without(guides.MeanField):
-        restart = None  # type: ignore[assignment]
-
     asked: dict[str, Any] = {"count": 4, "steps": 2, "num_draws": 2, "progress": False}
     with pytest.raises(ValueError, match="restart of Buffered changes anchor, which .* starts='model'"):
         sbc(regression(), Buffered, design(), **asked)
-    with pytest.raises(TypeError, match=r"a method restart\(model\); Without has none. starts='model' has all fits"):
-        sbc(regression(), Without, design(), **asked)
-    with pytest.raises(ValueError, match="starts must be"):
-        sbc(regression(), guides.MeanField, design(), starts="old", **asked)  # type: ignore[arg-type]
     model = models.from_module(Scaled(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(TAU))
     with pytest.raises(ValueError, match=r"reset_parameters\(\), which these modules do not have: .* starts='model'"):
         sbc(model, guides.MeanField, design(), **asked)
@@ -287,15 +251,6 @@ def test_class_labels_and_several_outputs() -> None:
     names = [f"f[{p}, {d}]" for p in range(2) for d in range(3)]
     assert list(result.ranks) == [*names, "log_likelihood"]
     assert all(int(ranks.min()) >= 0 and int(ranks.max()) <= 9 for ranks in result.ranks.values())
-
-
-def test_point_estimates_are_ranked_one_by_one() -> None:
-    """All draws are the point, so that a rank is 0 or S; the points of other data sets are not taken for it."""
-    result = trained(guides.Point, design(), count=40, steps=200, num_draws=19, points=torch.eye(D))
-    assert all(set(ranks.tolist()) == {0, 19} for name, ranks in result.ranks.items() if name != "log_likelihood")
-    assert (
-        int(result.ranks["log_likelihood"].max()) == 0
-    )  # the mode fits better than the truth does, if the prior is wide
 
 
 def test_a_fit_that_diverges_is_counted() -> None:
@@ -339,23 +294,6 @@ def test_a_result_that_cannot_be_is_not_loaded(ranks: Any, said: str, tmp_path: 
         SBC.load(path)
 
 
-def test_the_figure_is_red_where_the_verdict_is_bad() -> None:
-    """A panel per quantity; the line of a quantity with a problem leaves the band of ArviZ."""
-    result = calibrated(0.5, count=100)
-    figure = result.plot()
-    panels = [axes for axes in figure.axes if axes.get_visible() and axes.lines]
-    assert [axes.get_title(loc="left") or axes.get_title() for axes in panels] == list(result.ranks)
-    for axes, (name, pit) in zip(panels, result.pit.items(), strict=True):
-        at, ecdf, low, high = ecdf_pit(pit.numpy(), 1 - 0.05 / 4, 1000)
-        outside = bool(((ecdf < low) | (ecdf > high)).any())
-        (line,) = axes.lines
-        assert (line.get_color() == "#d55e00") == (name in result.problems) == outside
-        assert np.abs(line.get_ydata()).max() == pytest.approx(np.abs(ecdf - at).max(), abs=0.011)
-    assert len(result.problems) > 0
-    with pytest.raises(ValueError, match="the same quantities and equally many data sets"):
-        plot_sbc({"a": result, "b": calibrated(count=50)})
-
-
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 
@@ -382,22 +320,6 @@ def test_the_figure_is_red_where_the_verdict_is_bad() -> None:
 def test_a_model_without_a_joint_distribution_is_refused(model: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sbc(model(), guides.MeanField, design(), count=4, steps=2)
-
-
-def test_mistakes() -> None:
-    x = design()
-    with pytest.raises(TypeError, match="calibration needs a model of pyrodrop.models"):
-        sbc(nn.Linear(3, 1), guides.MeanField, x)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a guide with a method draw\(num_samples\)"):
-        sbc(regression(), lambda m: lambda x, y=None: None, x, count=4)
-    with pytest.raises(
-        ValueError, match="count is the number of data sets and must be a whole number of at least 2; got 1"
-    ):
-        sbc(regression(), guides.MeanField, x, count=1)
-    with pytest.raises(ValueError, match="num_draws is the number of posterior draws .* got 0"):
-        sbc(regression(), guides.MeanField, x, num_draws=0)
-    with pytest.raises(ValueError, match="draw must return the weights of every site"):
-        sbc_of_draws(regression(), lambda x, y, s, seed: {"weight": torch.zeros(s, D)}, x, count=2)
 
 
 @pytest.mark.more

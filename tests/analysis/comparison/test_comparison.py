@@ -8,12 +8,11 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.comparison import comparison
-from pyrodrop.analysis.comparison.held_out import kfold, log_density
+from pyrodrop.analysis.comparison.held_out import kfold
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.comparison.reloo import reloo
 from pyrodrop.analysis.gp import GaussianProcess
@@ -43,22 +42,6 @@ def test_sorted_by_held_out_density_with_paired_differences(small: Any) -> None:
         assert "elbo" not in row
     assert any("'dropout' is up_to_constant" in note and "'mean field' exact" in note for note in table.notes)
     assert "log density" in str(table)
-
-
-@pytest.mark.more
-def test_a_bar_counts_the_fits(small: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is quiet where the output is no terminal."""
-    test = small.waves(30, seed=1)
-    fits = {"one": small.fitted(guides.MeanField, steps=2), "two": small.fitted(guides.LowRank, steps=2)}
-    pyrodrop.compare(fits, test, num_samples=7)
-    assert capsys.readouterr().err == ""
-    shown: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "tqdm", lambda **options: shown.append(tqdm(**options)) or shown[-1])
-        pyrodrop.compare(fits, test, num_samples=7, progress=True)
-    assert "compare: " in capsys.readouterr().err
-    assert shown[0].total == 4  # a density and an ELBO of each
-    assert shown[0].n == 4
 
 
 def test_elbos_within_a_convention(small: Any) -> None:
@@ -120,26 +103,6 @@ def test_elbos_of_two_conventions_are_refused_by_name(small: Any, one: Any, two:
         pyrodrop.compare(fits, by="elbo")
 
 
-@pytest.mark.more
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0))),
-        ((small_dropout, mlp), (guides.Point, lambda: mlp(prior=priors.Laplace()))),
-        ((small_dropout, mlp), (several(small_dropout), mlp)),
-        ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(prior=priors.LogUniform())),
-         (lambda m: guides.Ensemble(m, lambda n: guides.VariationalDropout(n, "A", kl_scale=1 / 3), 1),
-          lambda: mlp(prior=priors.LogUniform()))),
-        ((SAME := regularised("square"), mlp), (SAME, mlp)),
-    ],
-    ids=["two prior scales", "two priors", "an ensemble of the same", "A and an ensemble of one A2", "one regulariser"],
-)  # fmt: skip
-def test_elbos_that_leave_out_the_same_are_compared(small: Any, one: Any, two: Any) -> None:
-    fits = {name: small.fitted(make, model(), steps=2) for name, (make, model) in {"a": one, "b": two}.items()}
-    rows = pyrodrop.compare(fits, by="elbo").rows
-    assert {name: row["elbo"] for name, row in rows.items()} == {n: fit.elbo(100).value for n, fit in fits.items()}
-
-
 def test_the_constant_of_atoms_is_free_of_the_prior(small: Any) -> None:
     """ELBOs at theta = 0 differ as those at a small theta do, which are exact."""
     theta, differences = 1e-4, []
@@ -164,31 +127,6 @@ def test_fits_of_the_same_y_at_other_x_are_refused(small: Any) -> None:
     same = Dataset(data.x.double(), data.y.clone())
     fits["two"] = pyrodrop.Fit(fits["one"].model, fits["one"].guide, same, torch.zeros(0, 3), {})
     assert fits["two"].fingerprint == fits["one"].fingerprint
-
-
-@pytest.mark.more
-def test_a_loaded_fit_knows_its_data_by_their_fingerprint(small: Any, tmp_path: Any) -> None:
-    data, other = small.waves(), small.waves(seed=5)
-    fit = small.fitted(guides.MeanField, data=data, steps=3)
-    model = small.regressor()
-    loaded = pyrodrop.Fit.load(fit.save(tmp_path / "fit.safetensors"), model, guides.MeanField(model), device="cpu")
-    assert loaded.fingerprint == fit.fingerprint == data.fingerprint
-    want = fit.elbo(100).value
-    assert pyrodrop.compare({"loaded": loaded, "fit": fit}, by="elbo").rows["loaded"]["elbo"] == pytest.approx(want)
-    again = pyrodrop.compare({"loaded": loaded}, by="elbo", train=(data.x, data.y))
-    assert again.rows["loaded"]["elbo"] == pytest.approx(want)
-    for train in (None, other):
-        with pytest.raises(
-            ValueError, match=r"(?s)which a loaded fit, .* do not hold.*compare\(train=...\), for 'loaded'"
-        ):
-            pyrodrop.compare({"loaded": loaded}, by="elbo", train=train)
-
-
-def test_every_replicate_has_the_fingerprint_of_its_data(small: Any) -> None:
-    sets = [small.waves(seed=s) for s in (0, 1)]
-    many = small.fitted(guides.MeanField, data=sets, count=2, steps=2)
-    assert [fit.settings["data_fingerprint"] for fit in many] == [data.fingerprint for data in sets]
-    assert sets[0].fingerprint != sets[1].fingerprint
 
 
 def test_a_fingerprint_is_of_values_names_and_order() -> None:
@@ -282,21 +220,6 @@ def test_folds_and_refits_make_their_replicates_themselves(small: Any, name: str
     for title, call in zip(("kfold", "reloo"), calls, strict=True):
         with pytest.raises(TypeError, match=rf"{title}\(\) has no argument '{name}': it makes its replicates itself"):
             call()
-
-
-def test_log_density_in_chunks_is_the_predictions(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit, test = small.fitted(small.dropout), small.waves(30, seed=1)
-    want = fit.predict(test.x, 50, seed=2).log_density(test.y).double()
-    torch.testing.assert_close(log_density(fit, test, 50, seed=2), want)
-    monkeypatch.setattr("pyrodrop.analysis.comparison.held_out._ROWS", 7)
-    torch.testing.assert_close(log_density(fit, test, 50, seed=2), want, rtol=1e-4, atol=1e-4)
-
-
-def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="fits must contain at least one fit by name"):
-        pyrodrop.compare({})
-    with pytest.raises(ValueError, match="by='log_density' needs held-out data"):
-        pyrodrop.compare({"a": GaussianProcess((torch.arange(5.0), torch.arange(5.0)[:, None]), "matern-1/2")})
 
 
 def test_elbos_under_different_priors_do_not_choose_between_them() -> None:

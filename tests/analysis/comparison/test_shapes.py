@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from pyrodrop.analysis.comparison.held_out import kfold, log_density
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.elbo import divergence
 
 N, PRECISION = 6, 4.0
 
@@ -148,23 +146,3 @@ def test_a_graph_has_no_folds() -> None:
     fit, train = made("graph")
     with pytest.raises(ValueError, match="kfold leaves out rows of the data.*as in a graph"):
         kfold(fit.model, fit.guide, train, 3, steps=1)
-
-
-def test_a_tree_evaluates_the_divergence_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ELBO is of a hundred draws, whose divergence in closed form is one number."""
-    fit, train = made("images")
-    calls = []
-    monkeypatch.setattr("pyrodrop.training.elbo.divergence", lambda *args: calls.append(args) or divergence(*args))
-    tree = pyrodrop.to_arviz(fit, train, num_samples=5)
-    assert len(calls) == len(fit.model.weight_sites())  # type: ignore[attr-defined]
-    assert math.isfinite(tree.attrs["elbo"])
-    assert tree.attrs["elbo"] == fit.elbo(100).value
-
-
-def test_the_functions_of_a_tree_are_those_of_predict() -> None:
-    """For one seed, where no density of the weights exists: a large network's tree costs what a prediction costs."""
-    fit, train = made("images", lambda m: guides.BernoulliDropout(m, 0.3))
-    tree = pyrodrop.to_arviz(fit, train, train.x[:2], num_samples=7, seed=3)
-    f = fit.predict(train.x, 7, seed=3).f
-    torch.testing.assert_close(torch.tensor(tree["posterior"]["f"].values[0]), f)
-    torch.testing.assert_close(torch.tensor(tree["predictions"]["f"].values[0]), f[:, :2])

@@ -13,7 +13,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.analysis import gp, log_density
+from pyrodrop.analysis import gp
 from pyrodrop.analysis.gp import GaussianProcessClassifier, Inducing, Start
 from pyrodrop.analysis.gp.classifier import dirichlet_targets
 from pyrodrop.data import Dataset
@@ -61,26 +61,6 @@ def test_posterior_of_the_logits_is_linear_algebra() -> None:
         evidence += -0.5 * (white**2).sum() - np.log(np.diag(factor)).sum() - 15 * math.log(2 * math.pi)
     assert classifier.log_evidence == pytest.approx(evidence, abs=1e-6)
     assert classifier.evidence_kind == "of the Dirichlet targets"
-
-
-def test_clear_classes_are_told_apart() -> None:
-    torch.manual_seed(1)
-    x, labels = blobs(60)
-    classifier = GaussianProcessClassifier((x, labels), "squared-exponential")
-    new = blobs(150)
-    got = classifier.predict(new[0], 500)
-    assert got.f.shape == (500, 150, 3)
-    assert got.y.shape == (500, 150)
-    probabilities = got.f.softmax(-1).mean(0)
-    assert bool((probabilities.argmax(-1) == new[1]).all())
-    density = classifier.log_density(new)
-    assert density.shape == (150,)
-    assert float(density.mean()) > math.log(0.9)
-    torch.testing.assert_close(density, got.log_density(new[1]), rtol=0, atol=0.1)
-    drawn = classifier.predict(new[0], 20, seed=3, joint=False).log_density(new[1])
-    torch.testing.assert_close(log_density(classifier, new, 20, seed=3), drawn.double())
-    far = classifier.predict(torch.tensor([[30.0, 40.0]]), 4000).f.softmax(-1).mean(0)
-    torch.testing.assert_close(far, torch.full_like(far, 1 / 3), rtol=0, atol=0.05)
 
 
 def test_probabilities_are_those_of_a_coin() -> None:
@@ -131,15 +111,3 @@ def test_networks_prior_classifies_digits(data_folder: Path) -> None:
     accuracy = (got.f.softmax(-1).mean(0).argmax(-1) == test.y).double().mean()
     assert float(accuracy) > 0.82
     assert float(classifier.log_density(test).mean()) > math.log(0.45)
-
-
-def test_mistakes_are_explained() -> None:
-    x, labels = blobs(9)
-    with pytest.raises(ValueError, match="classes must be at least 3 for these labels; got 2"):
-        GaussianProcessClassifier((x, labels), "matern-3/2", classes=2)
-    with pytest.raises(ValueError, match=r"must have shape \[N, 2\]; got \(9, 1\)"):
-        GaussianProcessClassifier((x, labels), "matern-3/2", learn=False).predict(x[:, :1])
-    with pytest.raises(ValueError, match="class labels must be whole numbers"):
-        GaussianProcessClassifier((x, labels.float()), "matern-3/2")
-    with pytest.raises(ValueError, match="alpha_epsilon is the pseudo-count .* above 0; got 0"):
-        GaussianProcessClassifier((x, labels), "matern-3/2", alpha_epsilon=0)

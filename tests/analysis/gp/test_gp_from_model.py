@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -90,23 +89,6 @@ def test_units_and_precision_are_those_of_the_model() -> None:
     model.standardize(data.standardized())
     process = gp.GaussianProcess(data, gp.from_model(model), learn=False)
     assert float(process.inputs.loc) == pytest.approx(1955)
-
-
-def test_biases_without_a_prior_are_said() -> None:
-    model = mlp((1, 16, 16, 1), bias_prior=None)
-    with pytest.warns(UserWarning, match=r"these biases of the model have no prior.*layers\.0\.bias.*uses variance 0"):
-        start = gp.from_model(model)
-    assert start.kernel.bias_variance.tolist() == [0, 0, 0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert gp.from_model(model, bias_scale=0.0).kernel.bias_variance.tolist() == [0, 0, 0]
-        scales = {"layers.0.*": 3.0, "*": 0.5}
-        assert gp.from_model(model, bias_scale=scales).kernel.bias_variance.tolist() == pytest.approx([9, 0.25, 0.25])
-    spread = gp.bias_spread(model)
-    assert spread["layers.1.bias"] == pytest.approx(
-        math.sqrt(float(model.free["layers.1.bias"].detach().square().mean()))
-    )
-    assert list(spread) == ["layers.0.bias", "layers.1.bias", "layers.2.bias"]
 
 
 def test_tanh_is_refused_or_openly_approximated() -> None:

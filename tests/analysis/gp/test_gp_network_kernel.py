@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
-from scipy import integrate, special
+from scipy import special
 from torch import Tensor
 
 from pyrodrop.analysis.gp import NetworkKernel
@@ -94,20 +93,6 @@ def test_one_layer_is_the_integral_over_weight_and_bias(
     assert value(kernel, x, other) == pytest.approx(one_layer_integral(function, x, other, 180), abs=tolerance)
 
 
-@pytest.mark.parametrize(("x", "other"), POINTS)
-def test_relu_integral_in_polar_coordinates(x: float, other: float) -> None:
-    """The same integral exactly but for one angle: (w, b) = r (cos a, sin a) and E[r^2] = 2."""
-
-    def along(a: float) -> float:
-        return max(math.cos(a) * x + math.sin(a), 0) * max(math.cos(a) * other + math.sin(a), 0)
-
-    edges = sorted(math.atan2(-point, 1) % math.pi + half for point in (x, other) for half in (0, math.pi))
-    edges = [0.0, *edges, 2 * math.pi]
-    parts = (integrate.quad(along, a, b, epsabs=1e-13)[0] for a, b in itertools.pairwise(edges))
-    kernel = NetworkKernel("relu", [1.0, 1.0], [1.0, 0.0])
-    assert value(kernel, x, other) == pytest.approx(2 * sum(parts) / (2 * math.pi), rel=1e-9)
-
-
 def test_without_hidden_layers_it_is_the_linear_model() -> None:
     torch.testing.assert_close(gram(NetworkKernel("relu", [3.0], [0.5]), X), 0.5 + 3 * X @ X.T / 2)
 
@@ -181,30 +166,3 @@ def test_layers_without_bias_stay_without() -> None:
     assert kernel.raw_bias_variance.grad is not None
     assert float(kernel.raw_bias_variance.grad[1]) == 0
     assert kernel.bias_variance.tolist() == pytest.approx([0.5, 0.0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("tanh", [1.0, 1.0], [0.0, 0.0]), "no activation with a network kernel is called 'tanh'; there are relu, erf"),
-        (
-            ("relu", [1.0, 1.0], [0.0]),
-            "L \\+ 1 weight variances, L \\+ 1 bias variances and L drop rates; got 2, 1 and 1",
-        ),
-        (("relu", [1.0, 0.0], [0.0, 0.0]), "weight variances must lie in \\(1e-20, 1e20\\); got \\[1.0, 0.0\\]"),
-        (
-            ("relu", [1.0, 1.0], [0.0, -1.0]),
-            "bias variances must be 0 or lie in \\(1e-20, 1e20\\); got \\[0.0, -1.0\\]",
-        ),
-    ],
-)
-def test_mistakes_are_explained(arguments: tuple[str, list[float], list[float]], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NetworkKernel(*arguments)
-
-
-def test_other_mistakes_are_explained() -> None:
-    with pytest.raises(ValueError, match="drop_rate is the probability of dropping.*got rates? .*1.2|got 1.2"):
-        NetworkKernel("relu", [1.0, 1.0], [0.0, 0.0], drop_rate=1.2)
-    with pytest.raises(ValueError, match="gain must be 1 for relu, whose gain is part of the weight variances; got 2"):
-        NetworkKernel("relu", [1.0, 1.0], [0.0, 0.0], gain=2.0)

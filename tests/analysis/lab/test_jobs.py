@@ -11,12 +11,11 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.jobs import JOBS
-from pyrodrop.analysis.lab.experiments.references.posteriors import POSTERIORS
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import mnist
 
 LAB = "pyrodrop.analysis.lab.experiments"
-ROTATED, LEARNING = f"{LAB}.rotated_digit.experiment", f"{LAB}.active_learning.digits"
+ROTATED = f"{LAB}.rotated_digit.experiment"
 
 
 def few_digits(*, flat: bool = False, **_: Any) -> Any:
@@ -25,29 +24,17 @@ def few_digits(*, flat: bool = False, **_: Any) -> Any:
 
 # Options, and values in place of those of modules; of co2, kingma-table1 and peers there are tests with their numbers.
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
-    "active-learning": (
-        "--labels 20 --seeds 2 --steps 2 --naval-labels 6 --naval-seeds 2 --naval-steps 2 --trained-labels 20 "
-        "--trained-seeds 2 --trained-steps 2 --jobs 1",
-        {f"{LEARNING}.mnist": few_digits},
-    ),
     "concrete": (
         "--seeds 2 --sizes 10 --jobs 1",
         {"pyrodrop.zoo.entries.CONCRETE_WIDTH": 16, "pyrodrop.zoo.entries.CONCRETE_EPOCHS": {10: 30}},
     ),
-    "continual": ("--seeds 1 --steps 3 --digits 300 --jobs 1", {}),
-    "critiques": ("--panels osband --preset quick --jobs 1", {}),
     "kingma-fig1a": ("--widths 12 --methods none variational-a2 --epochs 2 --digits 500 --seeds 2 --jobs 1", {}),
     "published": ("", {}),
-    "references": (
-        "--problems co2 --preset quick",
-        {f"{LAB}.references.experiment.POSTERIORS": {name: POSTERIORS[name] for name in ("point", "MC dropout .05")}},
-    ),
-    "remedies": ("--sections spread --seeds 2 --preset quick --jobs 1", {}),
+    "references": ("--problems co2 --preset quick", {}),
     "rotated-digit": (
         "--steps 3",
         {f"{ROTATED}.mnist": few_digits, f"{ROTATED}.DRAWS": 4, f"{ROTATED}.SHOWN": 10, f"{ROTATED}.SEARCHED": 1},
     ),
-    "sbc": ("--count 60 --steps 5 --posteriors exact mc-dropout --jobs 1", {}),
     "solar": ("--seeds 2 --steps 3", {}),
     "sparse": ("--net lenet-300-100 --epochs 21 --digits 300", {f"{LAB}.sparse.experiment.mnist": few_digits}),
     "uci": ("--data yacht --splits 2 --guides bernoulli --protocol quick --jobs 1", {}),
@@ -59,7 +46,7 @@ def test_every_job_has_a_test() -> None:
 
 
 def mark(name: str) -> Any:
-    slow = name in ("active-learning", "critiques", "remedies", "sparse")
+    slow = name == "sparse"
     return pytest.param(name, marks=[] if name == "published" else pytest.mark.slow if slow else pytest.mark.more)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 import torch
@@ -24,15 +22,6 @@ def run(job: JobOptions, *, steps: int = 3, out: Path = Path("here")) -> tuple[J
         What it was called with.
     """
     return job, steps
-
-
-def test_a_function_has_its_own_options_and_those_it_shares() -> None:
-    assert list(inspect.signature(run).parameters) == ["steps", "out", "jobs", "seed", "quiet"]
-    hints = get_type_hints(run)
-    assert hints.pop("return") == tuple[JobOptions, int]
-    assert hints == {"steps": int, "out": Path, "jobs": int | None, "seed": int, "quiet": bool}
-    assert "\n    out: folder.\n    jobs: number of processes" in (run.__doc__ or "")
-    assert (run.__doc__ or "").rstrip().endswith("What it was called with.")
 
 
 def test_they_are_checked_before_it_begins() -> None:

@@ -8,8 +8,7 @@ import pytest
 from rich.table import Table
 
 from pyrodrop.analysis.lab.experiments.co2.models import print_models
-from pyrodrop.analysis.reports.runs import RunTable
-from pyrodrop.analysis.reports.terminal import pairs, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import print_table
 
 NUMBER = re.compile(r"\d[\d.,e+-]*")
 COLUMNS = (
@@ -22,24 +21,15 @@ def row(first: float) -> dict[str, float]:
     return {name: first + 1357.97531 * number for number, name in enumerate(COLUMNS)}
 
 
-def the_models() -> None:
-    rows = {f"mc-dropout-tanh-0.{n}": row(98765.4321 * n) | {"elbo_convention": "exact"} for n in (1, 2)}
-    print_models(rows, "ppm", {"data": "mauna-loa", "preset": "default", "seed": 0, "device": "cpu"})
-
-
-def the_runs() -> None:
-    print_table(RunTable({f"runs/{n}/mc-dropout-tanh": row(98765.4321 * n) for n in (1, 2)}, "waves"))
-
-
 @pytest.mark.parametrize("width", [80, 30])
-@pytest.mark.parametrize("printed", [the_models, the_runs])
 def test_numbers_and_names_are_whole_in_every_width(
-    printed: object, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    rows = {f"mc-dropout-tanh-0.{n}": row(98765.4321 * n) | {"elbo_convention": "exact"} for n in (1, 2)}
     shown = []
     for columns in (width, 5000):
         monkeypatch.setenv("COLUMNS", str(columns))
-        printed()  # type: ignore[operator]
+        print_models(rows, "ppm", {"data": "mauna-loa", "preset": "default", "seed": 0, "device": "cpu"})
         shown.append(capsys.readouterr().out)
     narrow, wide = shown
     assert "…" not in narrow
@@ -58,15 +48,3 @@ def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     print_table(table)
     text = capsys.readouterr().out
     assert all(part in text for part in ("[red]title[/red]", ":smile: [0, 1]", "[bold]name", "[link=file:///]one"))
-
-
-def test_paragraphs_and_pairs_hang(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("COLUMNS", "24")
-    paragraph("one two three four five six", first="- ", then="  ")
-    pairs({"a": "one two three four five", "bb": "six"})
-    pairs({"a long name, too long": "one two three four"})
-    assert capsys.readouterr().out == (
-        "- one two three four\n  five six\n"
-        "  a   one two three four\n      five\n  bb  six\n"
-        "  a long name, too long\n      one two three four\n"
-    )

@@ -9,13 +9,11 @@ import pyro
 import pytest
 import torch
 from pyro.infer import RenyiELBO
-from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.experiments.remedies import bounds
 
 TAU, RATE = 4.0, 0.3
 X = torch.randn(12, 3, generator=torch.Generator().manual_seed(1))
@@ -30,18 +28,19 @@ def model() -> models.NetworkModel:
 @pytest.fixture(scope="module")
 def regression() -> tuple[Any, Any, torch.Tensor, torch.Tensor, float]:
     """A linear regression with a factorised posterior, and its evidence by SciPy."""
-    x, y = bounds.problem(0)
-    net = nn.Linear(bounds.COLUMNS, 1, bias=False)
-    own = models.from_module(net, priors.Gaussian(1.0), likelihoods.Gaussian(bounds.PRECISION))
+    shared, columns, w, noise = torch.randn(215, generator=torch.Generator().manual_seed(0)).split([30, 150, 5, 30])
+    x = (columns.view(30, 5) + shared[:, None]) / 2**0.5  # correlated columns
+    y = (x @ w + noise / TAU**0.5)[:, None]
+    net = nn.Linear(5, 1, bias=False)
+    own = models.from_module(net, priors.Gaussian(1.0), likelihoods.Gaussian(TAU))
     fit = pyrodrop.fit(own, guides.MeanField(own), (x, y), steps=600, lr=0.03, engine="traced", progress=False)
-    covariance = (x.double() @ x.double().T).numpy() + np.eye(len(x)) / bounds.PRECISION
+    covariance = (x.double() @ x.double().T).numpy() + np.eye(len(x)) / TAU
     evidence = float(multivariate_normal(np.zeros(len(x)), covariance).logpdf(y.double().numpy()[:, 0]))
     return fit.model, fit.guide, x, y, evidence
 
 
 def test_bounds_are_below_the_evidence_and_rise_with_the_number_of_draws(regression: Any) -> None:
     own, guide, x, y, evidence = regression
-    assert bounds.log_evidence(x, y) == pytest.approx(evidence, rel=1e-9)
     means = []
     for k, count in ((1, 400), (10, 60), (100, 15)):
         torch.manual_seed(k)
@@ -53,10 +52,6 @@ def test_bounds_are_below_the_evidence_and_rise_with_the_number_of_draws(regress
     assert first + 3 * e1 < second - 3 * e2
     assert second - 2 * e2 < third + 2 * e3
     assert third < evidence + 3 * e3
-    fit = pyrodrop.Fit(own, guide, None, torch.zeros(0, 3), {})
-    weights = bounds.log_weights(fit, x, y, 20_000, 0).numpy()
-    assert weights.mean() == pytest.approx(first, abs=4 * e1)
-    assert (logsumexp(weights.reshape(-1, 100), 1) - np.log(100)).mean() == pytest.approx(third, abs=4 * e3 + 0.02)
 
 
 @pytest.mark.parametrize(

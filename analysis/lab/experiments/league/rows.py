@@ -18,16 +18,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge, stored
-from pyrodrop.analysis.lab.experiments.references.places import places
 from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.zoo.exact import NAMED, PROBLEMS
+from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior
 
 COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
@@ -51,7 +49,7 @@ class Referee:
         self.draws: int = sampled.chains * sampled.draws
         judged = test if PROBLEMS[name].observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
         self.judge = Judge(sampled, judged, self.draws, seed)
-        self.away: Tensor = places(self.target.train)["away"]
+        self.away: Tensor = away_from(self.target.train)
 
     def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
         """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
@@ -66,6 +64,18 @@ class Referee:
                 f, exact = without_shift(f), without_shift(exact)
             row["away"] = float(spread_ratio(f, exact).nanquantile(0.5))
         return row
+
+
+def away_from(train: Dataset) -> Tensor:
+    """Inputs away from the training inputs x_n: mean + 3 (x_n - mean), the half that is farthest from one, at most 100.
+
+    Distances are those of standardised inputs, in every column that varies.
+    """
+    x = train.x.double()
+    mean, sd = x.mean(0), x.std(0)
+    scale, points = torch.where(sd > 0, sd, 1.0), mean + 3 * (x - mean)
+    distance = torch.cdist((points - mean) / scale, (x - mean) / scale).amin(1)
+    return points[distance.argsort(descending=True)[: min(100, len(x) // 2)]].to(train.x.dtype)
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
@@ -89,28 +99,3 @@ def chance(name: str) -> Row:
     """The distances between two halves of the stored draws, each with half as many draws as a method."""
     row = stored("peers")[name, "chance"]
     return {column: row.get(column) for column in COLUMNS}
-
-
-def compare(pattern: str) -> dict[str, Row]:
-    """Rows of trained approximations of one exact posterior, the nearest first.
-
-    Args:
-        pattern: shell pattern of their names, such as ``exact/yacht.*``.
-
-    Raises:
-        ValueError: the names match no approximation that can be loaded, or approximations of several exact posteriors.
-    """
-    names = [name for name in zoo.names(pattern, loads=True) if name in NAMED and "." in name]
-    of = sorted({name.partition(".")[0] for name in names})
-    if len(of) != 1:
-        raise ValueError(
-            f"pattern must name approximations of one exact posterior, such as 'exact/yacht.*'; got {pattern!r}, which has "
-            f"{len(names)} of {', '.join(of) or 'none'}"
-        )
-    referee = Referee(of[0].removeprefix("exact/"))
-    rows = {}
-    for name in names:
-        fit = zoo.load(name, device="cpu")
-        predicted, away = (fit.predict(x, referee.draws) for x in (referee.target.test.x, referee.away))
-        rows[name] = referee.row(name, predicted, away.f)
-    return best_first(rows, "wasserstein", smallest=True)

@@ -6,37 +6,34 @@ Every array is called ``PROBLEM.NAME``, or ``NAME`` if the problem is an argumen
     yacht.weights            [draws, 401], flat vectors
     yacht.f                  [draws, points, outputs], f at ``zoo.problem("yacht").test.x``, in the units of y or logits
 
-with ``[chains, draws, ...]`` allowed in place of ``[draws, ...]``. A file is .npz; .nc with the arrays in the group
-``posterior``, as ArviZ writes them; or .json, an object with nested lists, or ``{"yacht": chains}`` in the format of
-posteriordb. Its content is checked, and nothing in it is executed.
+with ``[chains, draws, ...]`` allowed in place of ``[draws, ...]``. The file is one of ``numpy.savez``, and nothing in it is
+executed.
 """
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor
 
 from pyrodrop.analysis.lab.experiments.league.rows import Referee, Row, chance, league
 from pyrodrop.analysis.lab.experiments.peers import experiment as peers
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.json_files import LARGEST, read_record, write_json
+from pyrodrop.analysis.reports.json_files import LARGEST, write_json
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.arrays import tensor_of
-from pyrodrop.checks import all_finite, known, shown
+from pyrodrop.checks import all_finite, known
 from pyrodrop.failed import Failed
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS
-from pyrodrop.zoo.posterior import ExactPosterior
 
 FORMS = peers.FORMS | {"wasserstein se": ".3f", "spread": ".2f", "away": ".2f"}
 CAPTION = (
@@ -53,7 +50,7 @@ def submit(
     """Score draws of weights, or of functions, against the exact posteriors, and print them in the leagues.
 
     Args:
-        file: a .npz, .nc or .json file with draws by PROBLEM.NAME; docs/league.md says how.
+        file: a .npz file with draws by PROBLEM.NAME; docs/league.md says how.
         problem: the problem that all draws are of, where names in the file are without it.
         name: of the method in the tables; that of the file if left out.
         out: a JSON file to write the rows to.
@@ -148,35 +145,21 @@ def _by_problem(file: Path, problem: str | None) -> dict[str, dict[str, Any]]:
                 f"{file}: names must begin with a problem, {', '.join(PROBLEMS)}, as in 'yacht.f', or the problem be given, "
                 f"--problem yacht; got {name!r:.60}"
             )
-        problems.setdefault(of, {}).update(_of_chains(file, of, array) if not rest else {rest: array})
+        problems.setdefault(of, {}).update({rest: array})
     return problems
-
-
-def _of_chains(file: Path, problem: str, chains: Any) -> dict[str, Any]:
-    """Draws by chain and parameter, the format of posteriordb, as flat vectors."""
-    names = ExactPosterior(PROBLEMS[problem]).parameters()
-    for chain in chains if isinstance(chains, list) and chains else [chains]:
-        if not isinstance(chain, dict) or chain.keys() != set(names):
-            raise Failed(
-                f"{file}: {problem} must be a list of chains, each with draws by parameter, {names[0]} to {names[-1]}, "
-                f"{len(names)} in all, as zoo.problem({problem!r}).to_json() has them; got {shown(chain)}"
-                + (f" with {len(chain)} entries" if isinstance(chain, dict) else "")
-            )
-    by_chain = _tensor(file, problem, [[chain[name] for name in names] for chain in chains])
-    return {"weights": by_chain.mT}
 
 
 def _read(file: Path) -> dict[str, Any]:
     """The arrays of a file by name; a `Failed` if it is of another kind, damaged, too large, or has none."""
-    kind = file.suffix.lower()
-    if kind not in _READERS:
-        raise Failed(f"{file} must be a {', '.join(_READERS)} file; got {kind or 'no ending'}")
     if not file.is_file():
         raise Failed(f"{file} is not a file" if file.exists() else f"{file} does not exist")
     try:
-        arrays = _READERS[kind](file)
-    except Failed:
-        raise
+        with zipfile.ZipFile(file) as inside:
+            size = sum(entry.file_size for entry in inside.infolist())
+        if size > LARGEST:
+            raise Failed(f"{file} must be at most {LARGEST:,} bytes when it is read; it is {size:,}")
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
     except (
         OSError,
         ValueError,
@@ -187,32 +170,7 @@ def _read(file: Path) -> dict[str, Any]:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise Failed(f"{file} is no {kind} file with arrays: {error}") from None
+        raise Failed(f"{file} is no .npz file with arrays: {error}") from None
     if not arrays:
         raise Failed(f"{file} has no arrays")
     return arrays
-
-
-def _small(file: Path, size: int) -> None:
-    if size > LARGEST:
-        raise Failed(f"{file} must be at most {LARGEST:,} bytes when it is read; it is {size:,}")
-
-
-def _read_npz(file: Path) -> dict[str, Any]:
-    with zipfile.ZipFile(file) as inside:
-        _small(file, sum(entry.file_size for entry in inside.infolist()))
-    with np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def _read_netcdf(file: Path) -> dict[str, Any]:
-    with xr.open_dataset(file, group="posterior", engine="h5netcdf", decode_cf=False) as data:
-        _small(file, data.nbytes)
-        return {str(name): variable.to_numpy() for name, variable in data.data_vars.items()}
-
-
-_READERS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
-    ".npz": _read_npz,
-    ".nc": _read_netcdf,
-    ".json": lambda file: dict(read_record(file).content),
-}

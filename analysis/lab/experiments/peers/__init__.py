@@ -3,7 +3,7 @@
 A peer is a script in ``analysis/lab/peers/scripts/``, which needs its own package and not this one; `PEERS` lists them.
 """
 
-from pyrodrop.analysis.lab.experiments.peers.experiment import run, text
+from pyrodrop.analysis.lab.experiments.peers.experiment import run
 from pyrodrop.analysis.lab.peers.processes import PEERS
 
-__all__ = ["PEERS", "run", "text"]
+__all__ = ["PEERS", "run"]

@@ -15,12 +15,11 @@ from typing import Any, Literal
 import torch
 
 from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
-from pyrodrop.analysis.lab import RESULTS, generated, tidy
+from pyrodrop.analysis.lab import RESULTS, tidy
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
-from pyrodrop.analysis.lab.experiments.peers.figure import figure
 from pyrodrop.analysis.lab.experiments.references import PROBLEMS, load
 from pyrodrop.analysis.lab.experiments.references.stored import facts
-from pyrodrop.analysis.lab.peers.processes import OURS, PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.lab.peers.processes import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import best_first, score_table
@@ -74,7 +73,7 @@ def run(
         peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
         python: interpreters with the packages of analysis/lab/peers/requirements.txt; this one is tried after them.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        out: folder for results.json, distances.csv, peers.png and the finished rows: an interrupted run continues there.
+        out: folder for results.json, distances.csv and the finished rows: an interrupted run continues there.
 
     Returns:
         What is written to results.json.
@@ -102,7 +101,7 @@ def run(
                     paragraph(f"{row['method']}: {row['fault']}")
         tidy.put(experiment.folder / "distances.csv", rows)
         settings = {"steps": size.steps}
-        return experiment.write({"rows": rows}, settings=settings, threads=1, figures={"peers": figure(rows)})
+        return experiment.write({"rows": rows}, settings=settings, threads=1)
 
 
 def _measured(
@@ -174,41 +173,12 @@ def table(name: str, rows: Sequence[tidy.Row]) -> Any:
     shown = {row["method"]: {column: row.get(column) for column in HEADERS} for row in rows if "fault" not in row}
     chance = shown.pop("chance")
     by = "total_variation" if chance["wasserstein"] is None else "wasserstein"
-    differs = [f"* {method}: {PEERS[method].differs}" for method in shown if PEERS[method].differs]
-    starred = {f"{method}{' *' * bool(PEERS[method].differs)}": row for method, row in shown.items()}
     return score_table(
-        best_first(starred, by, smallest=True), title=f"{name}: {PROBLEMS[name].summary}",
-        caption="\n".join([CAPTION, *differs]), headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
+        best_first(shown, by, smallest=True), title=f"{name}: {PROBLEMS[name].summary}",
+        caption=CAPTION, headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
     )  # fmt: skip
 
 
 def stored(study: str) -> dict[tuple[str, str], tidy.Row]:
     """The scores of a study of ``distances.csv`` by problem and method."""
     return {(row["problem"], row["method"]): tidy.scores(row) for row in tidy.read(STORED) if row["study"] == study}
-
-
-def text() -> str:
-    """Distance and core-seconds by problem and method, in Markdown."""
-    rows = stored("peers")
-    problems = list(dict.fromkeys(problem for problem, _ in rows))
-    methods = [name for name in PEERS if any((problem, name) in rows for problem in problems)]
-    key = {name: "wasserstein" if "wasserstein" in rows[name, "chance"] else "total_variation" for name in problems}
-
-    def cell(problem: str, method: str) -> str:
-        row = rows.get((problem, method))
-        if row is None or "fault" in row:
-            return "-" if row is None else "failed"
-        return f"{row[key[problem]]:.2f} ({row['seconds']:.0f})"
-
-    head = [f"{name}{', TV' * (key[name] == 'total_variation')}" for name in problems]
-    table_ = [
-        ["method", *head],
-        *([f"{m}{' *' * bool(PEERS[m].differs)}", *(cell(problem, m) for problem in problems)] for m in methods),
-        ["chance alone", *(f"{rows[name, 'chance'][key[name]]:.2f}" for name in problems)],
-    ]
-    notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
-    notes += [f"{method} on {name}: {row['fault']}." for (name, method), row in rows.items() if "fault" in row]
-    versions = dict.fromkeys(each for row in rows.values() for each in row.get("versions", "").split(", ") if each)
-    of_others = ", ".join(each for each in versions if not each.startswith(f"{OURS} "))
-    lines = "".join(f"{line}\n\n" for line in notes)
-    return f"{generated.table(table_)}\n\n{lines}Versions: {of_others}.\n"

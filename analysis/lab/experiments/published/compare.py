@@ -21,7 +21,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments import concrete
 from pyrodrop.analysis.lab.experiments.published_figures import Figure, Outcome
-from pyrodrop.analysis.lab.experiments.sparse.published import DENSE, units_left
+from pyrodrop.analysis.lab.experiments.sparse.units import DENSE, units_left
 from pyrodrop.analysis.lab.experiments.uci.table import cells, paired, z_score
 from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.analysis.reports.score_table import mean_and_error

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +20,7 @@ from rich.table import Table
 from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
-from pyrodrop.analysis.lab.experiments.sparse.published import (
-    DENSE,
-    published,
-    published_by_unit,
-    published_rows,
-    units_left,
-)
+from pyrodrop.analysis.lab.experiments.sparse.units import DENSE, units_left
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
@@ -71,7 +64,7 @@ def run(
     digits: int = 60_000,
     out: Path = Path("runs/sparse"),
 ) -> dict[str, Any]:
-    """Train, prune, compress, and print the table next to the published one.
+    """Train, prune, compress, and print the table; `pyrodrop run published` has the published figures.
 
     Args:
         net: lenet-300-100 or lenet-5.
@@ -111,12 +104,11 @@ def run(
             "name": entry.name,
             "result": summary(fit, data.test, log),
             "compressed": report.record(),
-            "published": published_by_unit(net) if method == "log-normal" else published_rows(net),
             "epochs": log.rows,
             "processor": processor(),
         }
         settings = {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold}
-        progress = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
+        progress = draw_progress(log.rows, fit.guide.sites)  # type: ignore[attr-defined]
         title = f"{entry.name}, {len(log.rows)} epochs, seed {job.seed}"
         return experiment.write(content, table_of(title, content), settings=settings, figures={"progress": progress})
 
@@ -201,28 +193,20 @@ def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
 
 
 def table_of(title: str, content: dict[str, Any]) -> Table:
-    """A table of the result beside the published ones."""
-    by_unit = "units" in content["published"][0]
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
-    if by_unit:
-        columns |= {"units": lambda row: row["units"], "FLOPs": lambda row: f"1 / {row['flops']:.2f}"}
-    else:
-        columns |= {
-            "sparsity by layer %": lambda row: (
-                " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
-            ),
-            "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
-        }
-    columns["minutes"] = lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else ""
+    """A table of the network before and after pruning."""
     result = content["result"]
-    ours = {**result, "sparsity": list(result["sparsity"].values())}
-    dense = {"error": result["error_dense"], "sparsity": None, "compression": 1.0}
-    if by_unit:
-        ours |= {"units": "-".join(map(str, units_left(content))), "flops": content["compressed"]["ratios"]["flops"]}
-        dense |= {"units": DENSE[content["name"].split("/")[1].removesuffix("-neklyudov2017")], "flops": 1.0}
-    rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
-    texts = [[name, *(cell(row) for cell in columns.values())] for name, row in rows.items()]
-    return text_table(title, [["network", *columns], *texts])
+    rows = {"nothing cut": [_percent(result["error_dense"], 2)], "pruned": [_percent(result["error"], 2)]}
+    if content["name"].startswith("log-normal"):
+        dense = DENSE[content["name"].split("/")[1].removesuffix("-neklyudov2017")]
+        columns = ["units", "FLOPs"]
+        flops = content["compressed"]["ratios"]["flops"]
+        cells = [dense, "1"], ["-".join(map(str, units_left(content))), f"1 / {flops:.2f}"]
+    else:
+        columns = ["sparsity by layer %", "compression"]
+        sparsity = " / ".join(_percent(share, 1) for share in result["sparsity"].values())
+        cells = ["-", "1.0x"], [sparsity, f"{result['compression']:.1f}x"]
+    texts = [[name, *row, *more] for (name, row), more in zip(rows.items(), cells, strict=True)]
+    return text_table(title, [["network", "error %", *columns], *texts])
 
 
 def _percent(share: float | None, digits: int) -> str:

@@ -13,13 +13,12 @@ from pyrodrop.analysis.reports.style import BLUE, GREY, SERIES, styled
 
 
 @styled()
-def draw_progress(rows: Sequence[dict[str, Any]], sites: Sequence[str], published: float | None) -> Figure:
+def draw_progress(rows: Sequence[dict[str, Any]], sites: Sequence[str]) -> Figure:
     """Plot error, share of kept weights per layer and compression over epochs; grey while the KL weight is below 1.
 
     Args:
         rows: rows of an `EpochLog`.
         sites: names of the weights.
-        published: published compression, shown as a line.
     """
     epochs = [row["epoch"] for row in rows]
     full = [row for row in rows if row["sparsity"] is not None]
@@ -40,9 +39,6 @@ def draw_progress(rows: Sequence[dict[str, Any]], sites: Sequence[str], publishe
     middle.set_title("weights left, %")
     some = [row for row in full if row["compression"] is not None]
     right.plot([r["epoch"] for r in some], [r["compression"] for r in some], color=BLUE)
-    if published is not None:
-        right.axhline(published, color=GREY, linestyle="--")
-        right.annotate("published", (0, published), xytext=(4, -12), textcoords="offset points", color=GREY)
     right.set_title("weights over weights left")
     right.set_ylim(bottom=0)
     for axes in (left, middle, right):

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyrodrop.analysis.lab import RESULTS, generated
 from pyrodrop.analysis.lab.experiments.uci import cell as uci_cell
-from pyrodrop.analysis.lab.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS
+from pyrodrop.analysis.lab.experiments.uci.protocol import ALL, PROTOCOLS, SETTINGS
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
 from pyrodrop.analysis.zoo.published import by_split
@@ -133,7 +133,6 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
         },
         "standard_errors": {name: {m: error for m, (_, error) in row.items()} for name, row in scores.items()},
         "published": {name: row for name, row in theirs.items() if row},
-        "data_of_models": {names[key]: f"UCI {key[0]}, {len(cell['rmse'])} splits" for key, cell in cells.items()},
         "settings": {"data": f"UCI {', '.join(sets)}", "protocol": protocol, "posteriors": ", ".join(columns)},
     }
 
@@ -160,26 +159,6 @@ def text(protocol: str) -> str:
         )
         lean.append([title, *counts, _together(z_of), f"{max(map(abs, z_of)):.1f}"])
     return f"{generated.table(rows)}\n\n{generated.table(lean)}\n"
-
-
-def validation() -> str:
-    """The grid of 2018 before a point is chosen: log densities of the validation rows by drop rate, in Markdown."""
-    splits = by_split("gal2018")
-    rows = [["set", *(f"rate {rate:g}" for rate in RATES)]]
-    z: list[list[float]] = []
-    for name, cell in _bernoulli("gal2018").items():
-        gains = []
-        for rate in RATES:
-            points = [number for number, point in enumerate(cell["points"]) if point.drop_rate == rate]
-            ours, theirs = (
-                [sum(of_split) / len(points) for of_split in zip(*(values[n] for n in points), strict=True)]
-                for values in (cell["validation"], splits[name]["validation"])
-            )
-            gains.append(paired(ours, theirs))
-        z.append([z_score(gain) or 0.0 for gain in gains])
-        rows.append([name, *(_gain(gain, ".4f") for gain in gains)])
-    together = [f"z = {_together(values)}" for values in zip(*z, strict=True)]
-    return f"{generated.table([*rows, ['all sets together', *together]])}\n"
 
 
 def posteriors() -> str:

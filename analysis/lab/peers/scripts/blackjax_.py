@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import Any
 
-from in_jax import Clock, from_prior, functions, log_density, most_bytes
+from in_jax import from_prior, functions, log_density
 from peer import Problem, main
 
 MCLMC_STEPS = 30  # as a multiple of the steps of a training
@@ -54,8 +54,7 @@ def chees(problem: Problem, chains: int = 32, lr: float = LR, masses: str | None
     from jax.flatten_util import ravel_pytree
 
     first, second, third = jax.random.split(jax.random.key(problem.seed), 3)
-    clock = Clock()
-    chains, tune = min(problem.chains or chains, problem.draws // 4), max(100, problem.steps // 12)
+    chains, tune = min(chains, problem.draws // 4), max(100, problem.steps // 12)
     draws = problem.draws // chains
     _, unravel = ravel_pytree(
         from_prior(problem, first)
@@ -74,13 +73,12 @@ def chees(problem: Problem, chains: int = 32, lr: float = LR, masses: str | None
         return states, (states.position, info.num_integration_steps)
 
     keys = jax.random.split(third, draws)
-    clock.end("tuning", states)
+    jax.block_until_ready(states)
     drawing = jax.jit(lambda states: jax.lax.scan(draw, states, keys)[1]).lower(states).compile()
     ready = time.process_time()
     weights, steps = drawing(states)
-    clock.end("drawing", weights, steps)
+    jax.block_until_ready(weights)
     cost = {"drawing": time.process_time() - ready, "steps": int(steps.sum())}
-    cost |= {"seconds_of": clock.seconds, "bytes": most_bytes()}
     weights = jax.vmap(unravel)(weights.swapaxes(0, 1).reshape(-1, weights.shape[-1]))
     about = {"chains": chains, "tune": tune, "draws": draws, "step_size": float(tuned["step_size"])}
     return functions(problem, weights), about | cost
@@ -91,7 +89,6 @@ METHODS = {
     "ChEES": chees,
     "64 ChEES": partial(chees, chains=64, lr=0.025),
     "64 ChEES, masses": partial(chees, chains=64, lr=0.025, masses="diagonal"),
-    "ChEES, masses, at once": partial(chees, chains=64, lr=0.025, masses="diagonal"),
 }
 
 if __name__ == "__main__":

@@ -2,41 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from peer import Problem
-
-
-class Clock:
-    """Wall time of stages; the time of compilation is not part of them and is summed in ``seconds["compiling"]``."""
-
-    def __init__(self) -> None:
-        import jax
-
-        self.seconds = {"compiling": 0.0}
-        self._last, self._compiled = time.perf_counter(), 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-
-    def end(self, stage: str, *results: Any) -> None:
-        """Wait for these results and end the stage that began at the previous call (or at construction)."""
-        import jax
-
-        jax.block_until_ready(results)
-        now, compiled = time.perf_counter(), self.seconds["compiling"] - self._compiled
-        self.seconds[stage] = now - self._last - compiled
-        self._last, self._compiled = now, self.seconds["compiling"]
-
-    def _listen(self, event: str, seconds: float, **kwargs: Any) -> None:
-        if event.endswith(("backend_compile_duration", "jaxpr_to_mlir_module_duration")):
-            self.seconds["compiling"] += seconds
-
-
-def most_bytes() -> int:
-    """The peak memory in use on the device, in bytes; 0 if it is not known."""
-    import jax
-
-    return int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
 def forward(problem: Problem, weights: Any, h: Any) -> Any:

@@ -7,10 +7,9 @@ With its defaults, initial means from U(-2, 2) and scales of 0.1, AutoNormal end
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Any
 
-from in_jax import Clock, forward, functions, most_bytes
+from in_jax import forward, functions
 from peer import Problem, main
 
 LR, RADIUS, INIT_SCALE = 0.01, 0.3, 0.01
@@ -36,27 +35,25 @@ def model_of(problem: Problem) -> Any:
     return model
 
 
-def nuts(problem: Problem, order: str = "sequential") -> tuple[Any, dict[str, Any]]:
-    """Chains one after the other, or ``vectorized``."""
+def nuts(problem: Problem) -> tuple[Any, dict[str, Any]]:
+    """Chains one after the other."""
     import jax
     from numpyro.infer import MCMC, NUTS
 
-    chains = problem.chains or CHAINS
-    warm_up, draws, clock = problem.steps // 6, problem.draws // chains, Clock()
+    warm_up, draws = problem.steps // 6, problem.draws // CHAINS
     mcmc = MCMC(
-        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=draws, num_chains=chains, chain_method=order,
-        progress_bar=False,
+        NUTS(model_of(problem)), num_warmup=warm_up, num_samples=draws, num_chains=CHAINS,
+        chain_method="sequential", progress_bar=False,
     )  # fmt: skip
     data = {"extra_fields": ("num_steps",)}
     mcmc.warmup(jax.random.key(problem.seed), problem.x, problem.y, **data)
-    clock.end("tuning", mcmc.last_state)
+    jax.block_until_ready(mcmc.last_state)
     ready = time.process_time()
     mcmc.run(mcmc.last_state.rng_key, problem.x, problem.y, **data)
     weights = mcmc.get_samples()
-    clock.end("drawing", weights)
+    jax.block_until_ready(weights)
     cost = {"drawing": time.process_time() - ready, "steps": int(mcmc.get_extra_fields()["num_steps"].sum())}
-    cost |= {"seconds_of": clock.seconds, "bytes": most_bytes()}
-    return functions(problem, weights), {"chains": chains, "warm-up": warm_up, "draws": draws, **cost}
+    return functions(problem, weights), {"chains": CHAINS, "warm-up": warm_up, "draws": draws, **cost}
 
 
 def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
@@ -82,4 +79,4 @@ def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main("numpyro", {"NUTS": nuts, "NUTS, at once": partial(nuts, order="vectorized"), "AutoNormal": auto_normal})
+    main("numpyro", {"NUTS": nuts, "AutoNormal": auto_normal})

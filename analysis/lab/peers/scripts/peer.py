@@ -33,7 +33,6 @@ class Problem:
         scales: prior standard deviation of the weights of every layer; that of all biases is 1.
         precision: precision of the noise; 0 for classes.
         draws, steps, seed: number of functions, gradient steps of a training, and seed.
-        chains: number of chains for methods that run several at once; 0 for their default.
     """
 
     x: Any
@@ -46,7 +45,6 @@ class Problem:
     draws: int
     steps: int
     seed: int
-    chains: int = 0
 
     @property
     def classes(self) -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from scipy import stats
 
 from pyrodrop.analysis.gp import GaussianProcess
-from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
-from pyrodrop.analysis.lab.benchmarks.small_fits import GUIDES, SETTINGS, constant, measured, points, process
+from pyrodrop.analysis.lab.benchmarks.small_fits import METHODS, constant, measured, points, process
 from pyrodrop.analysis.lab.benchmarks.small_problems import PROBLEMS, problem
 
 QUICK = {"chains": 4, "draws": 4, "tune": 100, "max_steps": 4, "engine": "traced", "device": "cpu"}
@@ -48,20 +45,6 @@ def test_there_are_twenty_and_their_parts_share_no_rows(data_folder: Path) -> No
             assert len(torch.cat(parts).unique(dim=0)) == sum(map(len, parts)), name  # the others have equal rows
 
 
-def test_rows_away_are_between_and_beyond_the_others() -> None:
-    for name, inner in (("in between", (-0.7, 0.5)), ("sinc with a gap", (1.0, 5.0))):
-        of = problem(name)
-        away, others = of.away.x[:, 0], torch.cat([of.train.x, of.inside.x])[:, 0]
-        assert bool(((away > inner[0]) & (away < inner[1])).all())
-        assert not bool(((others > inner[0]) & (others < inner[1])).any())
-    of = problem("damped sine")
-    away, others = of.away.x[:, 0], torch.cat([of.train.x, of.inside.x])[:, 0]
-    beyond = away > others.max()
-    assert (len(away), int(beyond.sum())) == (23, 8)
-    between = away[~beyond]
-    assert not bool(((others > between.min()) & (others < between.max())).any())
-
-
 def test_a_constant_is_scipys() -> None:
     of = problem("step")
     y, rows = (part.y[:, 0].double().numpy() for part in (of.train, of.inside))
@@ -92,61 +75,19 @@ def test_a_cell_of_every_kind(quick: None) -> None:
         assert all(np.isfinite(cell[part]) for part in PARTS)
         assert ("r_hat_f" in cell) == (method == "exact")
     assert measured(of, "default", "exact", gp["noise_sd"])["noise_sd"] == pytest.approx(gp["noise_sd"], rel=1e-5)
-    late = measured(of, "default, late", "MC dropout", gp["noise_sd"])
-    assert "mean" not in late  # only scores of the study are kept
     for name in ("counts", "iris"):
         other = problem(name)
         assert np.isfinite(measured(other, "default", "point", 0.0)["inside"])
         assert len(points(other)) == (80 if name == "counts" else 256)
 
 
-def test_late_noise_starts_at_the_error_of_the_first_half(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_fits, "LR", 1e-9)
-    of = problem("step")
-    cell = measured(of, "default, late", "point", 0.2)
-    monkeypatch.setattr(small_fits, "STEPS", 1)
-    start = small_fits.fitted(of, small_fits.network(of, "default", 0.2), "point", late=False)
-    error = (start.predict(of.train.x, 20).mean - of.train.y).square().mean()
-    assert cell["noise_sd"] == pytest.approx(float(error.sqrt()), rel=1e-4)
-
-
-@pytest.mark.more
-def test_the_command_measures_what_is_missing(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "small.csv"
-    small_fits.main(file, names=["forrester"])
-    first = small_fits.read(file)
-    methods = {f"{setting}: {method}" for setting in SETTINGS for method in SETTINGS[setting]}
-    assert first["forrester"].keys() == methods | {"constant", "GP", "one call"}
-    monkeypatch.setattr(small_fits, "measured", None)
-    small_fits.main(file, names=["forrester"])
-    figure = small_pages.figure(first, tidy.curves(file.with_suffix(".npz")))
-    assert isinstance(figure, Figure)
-    drawn = [axes for axes in figure.axes if axes.axison]
-    assert len(drawn) == len(GUIDES) + 2
-    of = problem("forrester")
-    mean = GaussianProcess(of.train, "matern-5/2", progress=False).predict(points(of), small_fits.DRAWS).mean[:, 0]
-    assert list(drawn[0].get_lines()[0].get_ydata()) == pytest.approx(mean.tolist(), rel=2e-3, abs=2e-3)
-
-
 def test_a_table_counts_what_is_close_to_the_exact_posterior() -> None:
     cell = {"inside": -1.0, "away": -2.0}
     cells = {"constant": {"inside": -1.5, "away": -3.0, "rows": 30.0}, "GP": cell}
-    cells |= {f"default: {method}": cell for method in SETTINGS["default"]}
+    cells |= {f"default: {method}": cell for method in METHODS}
     unmixed = cells | {"default: exact": cell | {"r_hat_f": 1.3}}
     problems = {"c": unmixed, "a": cells, "b": cells | {"default: point": {"inside": -1.6, "away": -2.0}}}
     table = small_pages.text(problems, "default")
     assert "| c | 30 | -1.50 / -3.00 | -1.00 / -2.00 | -1.00 / -2.00 * | -1.00 / -2.00 |" in table
     assert "| within 0.15 of exact, of 2 |  |  |  |  | 2 | 2 | 2 | 2 | 1 | 2 |" in table
     assert "| below a constant, of 3 |  |  |  |  | 0 | 0 | 0 | 0 | 1 | 0 |" in table
-
-
-def test_one_call_is_counted_beside_the_better_of_two() -> None:
-    """Within .15 of the process alone, of the exact posterior alone, and of neither."""
-
-    def cells(gp: float, exact: float) -> dict[str, Any]:
-        of = {"constant": -3.0, "GP": gp, "default: exact": exact, "one call": -1.0}
-        return {name: {"inside": value, "away": value, "seconds": 4.4} for name, value in of.items()}
-
-    table = small_pages.one_call_text({"a": cells(-0.9, -0.5), "b": cells(-0.5, -0.9), "c": cells(-0.8, -0.8)})
-    assert "| a | -3.00 / -3.00 | -0.90 / -0.90 | -0.50 / -0.50 | -1.00 / -1.00 | 4 |" in table
-    assert "| within 0.15 of exact or GP, of 3 |  |  |  | 2 |  |" in table

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from pyro.distributions import Normal
 from scipy import integrate, stats
 from sklearn.linear_model import Ridge
 
-from pyrodrop import Prediction
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.tables import __main__ as command
 from pyrodrop.analysis.lab.benchmarks.tables import chosen, methods, report
@@ -102,14 +99,6 @@ def test_scores_of_a_normal_distribution_are_those_of_closed_forms() -> None:
     assert got["rmse"] == pytest.approx(np.sqrt(np.mean((y - mean) ** 2)))
 
 
-def test_a_prediction_has_the_scores_of_the_mixture_that_it_is() -> None:
-    random = np.random.RandomState(1)
-    means, y = random.randn(7, 20), random.randn(7)
-    f = torch.from_numpy(means.T.copy())[..., None]
-    ours = methods.scores_of_regression(Prediction(f, Normal(f, torch.tensor(0.3)).to_event(1)), y)
-    assert ours == pytest.approx(methods.scores_of_regression(Mixture(np.zeros(7), means, np.array(0.3)), y), rel=1e-4)
-
-
 def test_a_mixture_has_the_density_and_quantiles_of_its_components() -> None:
     """Against SciPy's normal distributions and quadrature, for one set of components that is shifted to every row."""
     means, sds = np.array([[-1.0, 0.5, 3.0]]), np.array([[0.2, 1.0, 0.4]])
@@ -172,24 +161,6 @@ def test_the_noise_of_ridge_regression_is_that_of_rows_that_are_left_out() -> No
     predicted = methods.ridge((x, y), x, 0)
     np.testing.assert_allclose(predicted.mean, Ridge(alpha).fit(x, y).predict(x))
     np.testing.assert_allclose(predicted.sds, np.sqrt([[errors[alpha]]]))
-
-
-def test_the_residual_kernel_is_that_of_residuals_left_out() -> None:
-    """The width of conformal boosting against scipy's kernel density without each residual."""
-    pytest.importorskip("sklearn")
-    random = np.random.RandomState(3)
-    x, y = random.randn(60, 2), random.randn(60)
-    predicted = methods.conformal_boosting((x, y), x[:2], 0)
-    residuals = predicted.means[0, :60]
-    assert (predicted.means[0, 60], predicted.sds[0, 60]) == (0, y.std())
-    of_widths = {}
-    for width in methods._widths(y):
-        left = [
-            stats.norm.pdf(residuals[k], np.append(np.delete(residuals, k), 0), [*[width] * 59, y.std()]).mean()
-            for k in range(60)
-        ]
-        of_widths[width] = np.mean(np.log(left))
-    assert set(predicted.sds[0, :60]) == {max(of_widths, key=lambda width: of_widths[width])}
 
 
 def test_folds_are_measured_and_failures_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

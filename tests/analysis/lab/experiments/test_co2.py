@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -12,17 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-import xarray as xr
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 from pyrodrop.analysis.lab.experiments.co2 import learned
-from pyrodrop.analysis.lab.experiments.co2.models import MEANINGS, print_models
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
-from pyrodrop.zoo import networks
-from pyrodrop.zoo.entries import DEEP
 
 
 def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
@@ -34,21 +29,10 @@ def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a short run: what is written and how it is read, not what the figure shows."""
-    return _run(tmp_path_factory.mktemp("co2"), "--steps", "20")
-
-
-@pytest.fixture(scope="module")
 def whole_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of the job as `make co2` runs it."""
     out = _run(tmp_path_factory.mktemp("whole"), num_threads=2)
     return json.loads((out / "results.json").read_text())  # type: ignore[no-any-return]
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "results.json").read_text())  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
@@ -113,40 +97,6 @@ def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) 
     )
 
 
-def test_every_row_is_explained_with_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Made-up numbers, each another one, and none where the later months are not known."""
-    assert co2.PANELS.keys() == MEANINGS.keys()
-    settings = {"data": "mauna-loa", "preset": "default", "seed": 0, "device": "cpu"}
-    for known in (True, False):
-        rows: dict[str, Any] = {
-            name: {"elbo_convention": None, "rmse": 1.25 + n if known else None, "coverage_95": 0.5 if known else None}
-            | {"sd_last_train": 100.5 + n, "sd_far": 200.5 + n}
-            for n, name in enumerate(co2.PANELS)
-        }
-        print_models(rows, "ppm", settings)
-        said = " ".join(capsys.readouterr().out.partition("What each row is")[2].split())
-        error = "1.25" if known else "-"
-        assert f"no uncertainty, sd 200.50 far from all data, while it is off by {error} on later months." in said
-        assert "returns to its prior: sd 101.50 at the last month and 201.50 far out." in said
-        assert f"Of the later months {'50%' if known else '-'} lie in its 95 % intervals" in said
-
-
-@pytest.mark.more
-def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
-    series = mauna_loa()
-    with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
-        assert tree.attrs["y_unit"] == "ppm"
-        assert tree["observed_data"]["y"].shape == (272,)
-        for name, row in results["models"].items():
-            group = tree[f"{name}/predictions"]
-            assert group["f"].dims == ("chain", "draw", "obs_id")
-            assert group["f"].shape == group["y"].shape == (1, co2.DRAWS, 249)
-            assert group["f"].attrs["units"] == "ppm"
-            error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
-            of_the_mean = float((group["f"].var(("chain", "draw")).mean() / co2.DRAWS) ** 0.5)  # its standard error
-            assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
-
-
 @pytest.mark.slow
 def test_paper_preset_runs_resumes_and_uses_the_papers_series(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -161,38 +111,3 @@ def test_paper_preset_runs_resumes_and_uses_the_papers_series(
     assert results["models"]["gp-se"]["rmse"] is None
     assert results["models"]["mc-dropout-relu"]["elbo"] is not None
     assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == len(co2.NETWORKS)
-
-
-@pytest.mark.more
-def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
-    """One SGD step of the entry moves keep * M as Caffe's moves V, for the same masks.
-
-    Caffe: mean |y - f|^2 / 2 + decay |V|^2 / 2, dropout that divides by keep behind every hidden activation.
-    """
-    x = torch.linspace(-1, 1, 50)[:, None]
-    data = Dataset(x, torch.sin(3 * x))
-    keep, decay, lr = 0.9, 1e-2, 0.01
-    mask = (torch.arange(1024) % 10 > 0).double()
-    model = networks.released_series(
-        data, widths=[1, *4 * [1024], 1], activation="relu", drop_rate=1 - keep, decay=decay
-    )
-    guide = guides.BernoulliDropout(model, 1 - keep, mask_input=False)
-    model, guide = model.double(), guide.double()
-    start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
-    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
-    rate = functools.partial(networks.learning_rate, lr=lr, scale=50 * networks.PRECISION, keep=keep, dropped=DEEP)
-    trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
-    moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
-
-    factor = {n: keep if n.endswith("weight_unconstrained") and "layers.0" not in n else 1.0 for n in start}
-    v = {n: (factor[n] * w).detach().requires_grad_() for n, w in start.items()}
-    h = data.x
-    for layer in range(5):
-        h = h @ v[f"layers.{layer}.weight_unconstrained"].T + v[f"layers.{layer}.bias_unconstrained"]
-        h = torch.relu(h) * mask / keep if layer < 4 else h
-    loss = (data.y - h).square().mean() / 2 + decay / 2 * sum(w.square().sum() for w in v.values())
-    loss.backward()
-    for n, w in v.items():
-        assert w.grad is not None
-        step = -(2 if n.endswith("bias_unconstrained") else 1) * lr * w.grad
-        torch.testing.assert_close(factor[n] * (moved[n] - start[n]), step, rtol=1e-6, atol=1e-14)

@@ -76,22 +76,8 @@ def test_the_stored_outcome_is_up_to_date(data_folder: Path) -> None:
         assert (fresh.status, fresh.reason, fresh.file) == (old.status, old.reason, old.file), figure
         assert (fresh.z is None) == (old.z is None), figure
         assert fresh.z is None or fresh.z == pytest.approx(old.z, rel=1e-3, abs=2e-3), figure
-
-
-def test_without_the_data_the_stored_outcome_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither without a folder of data, and then nothing is downloaded, nor with an empty one."""
-
-    def fetched(*_: object, **__: object) -> None:
-        raise AssertionError("asked the network")
-
-    monkeypatch.setattr("socket.socket.connect", fetched)
-    for setting in (None, "/nowhere"):
-        monkeypatch.delenv("PYRODROP_DATA", raising=False)
-        if setting:
-            monkeypatch.setenv("PYRODROP_DATA", setting)
-        assert [figure.outcome.status for figure in experiment.compare()] == [
-            figure.outcome.status for figure in figures()
-        ]
+        if isinstance(old.ours, list):
+            assert [o for o in fresh.ours if isinstance(o, str)] == [o for o in old.ours if isinstance(o, str)], figure
 
 
 def test_paired_by_split_by_hand() -> None:

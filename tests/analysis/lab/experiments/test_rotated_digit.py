@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, zoo
+from pyrodrop import guides, zoo
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit import experiment as rotated_digit
 from pyrodrop.analysis.zoo.averaged import averaged
@@ -99,11 +99,3 @@ def test_digit_and_largest_angle_are_searched() -> None:
     assert rotated_digit.search([[1] * 181]) == {
         "digit": 0, "turn": 0, "classes": [1] * 12, "same": 5, "ones": 1, "whole": 0,
     }  # fmt: skip
-
-
-def test_averaged_weights_are_keep_times_m() -> None:
-    x, y = torch.randn(20, 3), torch.randn(20, 1)
-    model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3, mask_input=True), (x, y), steps=2, progress=False)
-    for name in ("layers.0.weight", "layers.1.weight"):
-        torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]

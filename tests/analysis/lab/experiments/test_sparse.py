@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.sparse.experiment import training
-from pyrodrop.analysis.lab.experiments.sparse.published import published, published_by_unit, published_rows
-from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset, mnist
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -82,42 +78,6 @@ def test_sparsity_before_the_divergence_counts_in_full_is_refused() -> None:
         assert settings["kl_weight"](full) == pytest.approx(1)
 
 
-def test_published_figures() -> None:
-    """Table 1 of Molchanov et al. (2017) and the Deep|Bayes notebook, and a ratio that agrees with its own sparsities."""
-    assert published("lenet-300-100", "sparse", "molchanov2017") == 68
-    assert published("lenet-5", "sparse", "molchanov2017") == 280
-    assert published("lenet-300-100", "ard", "deepbayes2019") == 35
-    assert published("lenet-5", "ard", "deepbayes2019") is None
-    assert published("lenet-5", "log-normal", "neklyudov2017") is None
-    rows = {row["method"]: row for row in published_rows("lenet-5")}
-    assert list(rows) == ["original", "Pruning", "DNS", "SWS", "sparse VD, Molchanov et al."]
-    assert rows["DNS"] == {"method": "DNS", "error": 0.0091, "sparsity": [0.86, 0.97, 0.993, 0.96], "compression": 111}
-    assert (rows["SWS"]["error"], rows["SWS"]["sparsity"]) == (0.0097, None)
-    by_unit = published_by_unit("lenet-5")[-1]
-    assert by_unit == {
-        "method": "StructuredBP, Neklyudov et al.",
-        "error": 0.0086,
-        "units": "3-18-284-283",
-        "flops": 10.49,
-    }
-    school = next(row for row in published_rows("lenet-300-100") if "Deep" in row["method"])
-    left = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), school["sparsity"], strict=True))
-    assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
-
-
-def test_the_page_has_what_is_left_by_unit() -> None:
-    """Ours from the stored results, theirs from the published units, whose ratio of operations follows for LeNet-300-100."""
-    page = " ".join((RESULTS / "README.md").read_text().split())
-    files = [FOLDER / f"log-normal-{net}-neklyudov2017.json" for net in ("lenet-300-100", "lenet-5")]
-    dense, maps = (json.loads(file.read_text())["compressed"]["compressed"] for file in files)
-    theirs, theirs_by_maps = 245 * 160 + 160 * 55 + 55 * 10, 25 * 3 + 25 * 3 * 18 + 284 * 283 + 283 * 10
-    ratio = (784 * 500 + 500 * 300 + 300 * 10) / theirs
-    assert published_by_unit("lenet-300-100")[-1]["flops"] == pytest.approx(ratio, abs=0.005)
-    assert f"and {theirs:,} weights where ours has {dense['weights']:,}" in page
-    terms = f"ours keeps {sum(maps['units'][:-1])} of them, theirs {3 + 18 + 283}"
-    assert f"{terms}, and {maps['weights']:,} weights, theirs about {round(theirs_by_maps, -3):,}" in page
-
-
 @pytest.mark.slow
 def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     """Molchanov et al. (2017), section 5.4: nothing can be learned, so nothing is kept; plain dropout memorises."""
@@ -138,23 +98,3 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
     accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
     assert float(accuracy) > 0.95
-
-
-@pytest.mark.parametrize(
-    ("name", "most_error", "least"),
-    [
-        ("sparse-lenet-300-100-molchanov2017", 0.02, 60),
-        ("ard-lenet-300-100-deepbayes2019", 0.018, 30),
-        ("sparse-lenet-5-molchanov2017", 0.01, 270),
-    ],
-)
-def test_reference_results_meet_what_is_claimed(name: str, most_error: float, least: float) -> None:
-    """Compression as in the papers, and a small network with the weights that are left."""
-    reference = json.loads((FOLDER / f"{name}.json").read_text())
-    result, small = reference["result"], reference["compressed"]
-    assert result["error"] <= most_error
-    assert result["compression"] >= least
-    kept = (430_500 if "lenet-5" in name else 266_200) / result["compression"]
-    assert small["compressed"]["weights"] <= round(kept)
-    for key in ("seed", "threshold", "recipe", "engine"):
-        assert key in reference["settings"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyro.distributions as dist
 import pytest
 import torch
 from scipy.special import logsumexp
@@ -22,7 +21,6 @@ from pyrodrop.analysis.lab.experiments.uci.cell import Cell, cells, divided, run
 from pyrodrop.analysis.lab.experiments.uci.columns import COLUMNS, POSTERIORS, Part, Plan
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point
 from pyrodrop.analysis.lab.experiments.uci.table import (
-    gains_of,
     paired,
     rows_of,
     z_score,
@@ -31,9 +29,7 @@ from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
 from pyrodrop.data.files import FILES, UCI
-from pyrodrop.data.published import SPLITS
 from pyrodrop.prediction.draws import drawn
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.replicates import Replicates
 
@@ -206,15 +202,6 @@ def published(protocol: str, name: str, score: str) -> list[float]:
     return numbers
 
 
-def test_published_means_are_those_of_the_splits() -> None:
-    for name, row in SETTINGS.items():
-        for metric in ("rmse", "log_density"):
-            values = np.array(published("gal2016", name, metric))
-            assert len(values) == SPLITS[name]
-            error = values.std(ddof=1) / math.sqrt(len(values))
-            assert getattr(row, metric) == pytest.approx((values.mean(), error), rel=1e-5)
-
-
 PLANS = {"settings": replace(SEARCH, protocol="gal2016")}
 
 
@@ -234,25 +221,6 @@ def test_a_table_by_hand() -> None:
     ]  # fmt: skip
 
 
-def test_gains_by_hand() -> None:
-    """Gains of .1, .2 and .3: .2 in the mean, with a standard error of .1 / sqrt 3. Other splits are not compared."""
-    base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]} | PLANS
-    stored = {
-        ("yacht", "bernoulli"): base,
-        ("yacht", "sparse"): base | {"log_density": [-1.4, -1.4, -1.4]},
-        ("yacht", "ard"): base | {"rmse": [1.0], "log_density": [-1.4]},
-        ("boston", "bernoulli"): base,
-    }
-    counts = [["better by two s.e.", "1 of 1", "0 of 0"], ["worse by two s.e.", "0 of 1", "0 of 0"]]
-    assert gains_of(stored) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], *counts]
-    stored["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
-    assert gains_of(stored)[2] == ["boston", "+0.07 (+0.8)", ""]
-    stored["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
-    counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
-    assert gains_of(stored)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
-    assert gains_of({key: cell for key, cell in stored.items() if key[1] == "bernoulli"}) == []
-
-
 def test_a_cell_is_stored_as_rows(short: None, tmp_path: Path) -> None:
     """A row per split, read again with the points of its grid."""
     cell = replace(SEARCH, precision="learned", penalty="paper")
@@ -267,28 +235,3 @@ def test_a_cell_is_stored_as_rows(short: None, tmp_path: Path) -> None:
         assert values[content["chosen"][split]] == max(values)
         assert content["log_density"][split] == pytest.approx(row["log_density"], rel=1e-6)
     assert len(content["points"]) == len(RATES) == len(content["validation"])
-
-
-class Far:
-    """Draws whose densities underflow without a shift."""
-
-    def __init__(self, draws: torch.Tensor) -> None:
-        self.draws = draws
-
-    def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-        f = self.draws[:num_samples, x[:, 0].long()]
-        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
-
-
-def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
-    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
-    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
-    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
-    ours = score(Far(draws), test, 10_000, seed=0)
-    f = draws.double().numpy()[..., 0]
-    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
-    assert want.max() < -300
-    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
-    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
-    rows = np.arange(900)
-    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
