@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,24 +86,6 @@ class Run:
         """Check the name of the data and the table of models, if the run has them, and return the run."""
         _ = self.data, self.models if "models" in self.results else None
         return self
-
-    def by_data(self) -> list[Run]:
-        """One run per data set, with its models; the run itself if its results do not name the data of each model."""
-        if "data_of_models" not in self.results:
-            return [self]
-        of = self._record.record("data_of_models")
-        sets = {name: of.text(name) for name in self.models}
-        return [
-            replace(
-                self,
-                results={
-                    **self.results,
-                    "models": {name: row for name, row in self.models.items() if sets[name] == data},
-                    "settings": {**dict(self._record.record("settings").content), "data": data},
-                },
-            )
-            for data in dict.fromkeys(sets.values())
-        ]
 
     @property
     def _record(self) -> Record:
@@ -189,16 +171,6 @@ class RunTable:
         )
 
 
-def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
-    """A table of the models of all runs per data set. If every run has one data set, it must be the same for all."""
-    parts = [run.by_data() for run in runs]
-    if all(len(of_run) == 1 for of_run in parts):
-        return [compare_runs([of_run[0] for of_run in parts])]
-    every = [run for of_run in parts for run in of_run]
-    sets = dict.fromkeys(run.data for run in every)
-    return [compare_runs([run for run in every if run.data == data]) for data in sets]
-
-
 def compare_runs(runs: Sequence[Run]) -> RunTable:
     """One table of all models of all runs.
 
@@ -206,7 +178,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
         ValueError: no runs, runs on different data, or without scores of held-out observations.
     """
     if not runs:
-        raise ValueError("compare needs the folders of runs: pyrodrop compare RUN_DIR...")
+        raise ValueError("runs must be at least one run; got none")
     sets = {run.data for run in runs}
     if len(sets) > 1:
         raise Failed(f"runs must have the same data to be compared; these have {', '.join(sorted(sets))}")

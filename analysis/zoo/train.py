@@ -35,7 +35,7 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo import references, write
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
@@ -206,14 +206,14 @@ def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split
 
     Large tensors are rounded to 16 bits and pruned weights are left out. If this changes a fit, it is scored again.
     """
-    kept = [trained.rounded(fit) for fit in fits]
+    kept = [write.rounded(fit) for fit in fits]
     loaded = [fit.pruned(trained.THRESHOLD) if trained.prunes(fit) else fit for fit in kept]
     if any(new is not fit for new, fit in zip(loaded, fits, strict=True)):
         again = scored(loaded, splits, entry.draws, result["seed"])
         seeds = {**result["seeds"], str(result["seed"]): again.scores}
         result = {**result, **_scores_of(entry, again), "seeds": seeds}
     sets = [split.train for split in splits]
-    return trained.save(folder / f"{entry.name}.safetensors", entry, kept, sets, judged(splits[0]).x, result)
+    return write.save(folder / f"{entry.name}.safetensors", entry, kept, sets, judged(splits[0]).x, result)
 
 
 def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:

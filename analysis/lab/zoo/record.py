@@ -26,6 +26,7 @@ from pyrodrop.checks import mapped
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, trained
 
@@ -70,7 +71,7 @@ def record(
             runs = {seed: measure(entry, splits, seed=seed, device=where, progress=False) for seed in seeds}
             fits, result = runs[seeds[0]].fits, result_of(entry, runs, where)
         if folder is not None:
-            result = trained.header(keep(folder, entry, fits, splits, result))["result"]
+            result = trained.header(Stored.read(keep(folder, entry, fits, splits, result))).content["result"]
     if with_others and isinstance(result, dict):
         result["beside"] = beside(load_splits(entry))
     content = {

@@ -14,6 +14,7 @@ from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.zoo import record
 from pyrodrop.analysis.zoo import card, references, train
 from pyrodrop.data import Dataset, Split
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.sources import SOURCES
@@ -46,7 +47,7 @@ def test_a_reference_has_the_scores_of_what_loads(
     ran = json.loads((tmp_path / "own/wide/results.json").read_text())
     record.main("own/wide", runs=tmp_path, save=tmp_path / "zoo")
     first = references.load("own/wide")["result"]
-    assert first == trained.header(tmp_path / "zoo/own/wide.safetensors")["result"]
+    assert first == trained.header(Stored.read(tmp_path / "zoo/own/wide.safetensors")).content["result"]
     fit: Any = trained.restore(of, tmp_path / "zoo/own/wide.safetensors", "cpu")
     density = float(fit.predict(split.test.x, 5, seed=3).log_density(split.test.y).double().mean())
     assert first["scores"]["log_density"] == pytest.approx(density, abs=1e-7)

@@ -212,7 +212,6 @@ def test_run_of_an_entry(
     again = loaded.predict(split.test.x, entry.draws, seed=3).mean
     rmse = float((again - split.test.y).square().mean().sqrt())
     assert results["models"]["co2/mean-field"]["rmse"] == pytest.approx(rmse, rel=1e-4)
-    assert cli.main(["compare", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("name", ["uci/boston", "co2-paper/mc-dropout-relu", "kingma-fig1a/variational-a2"])

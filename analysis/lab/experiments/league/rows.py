@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,6 @@ from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.zoo.exact import NAMED, PROBLEMS
-from pyrodrop.zoo.posterior import ExactPosterior
 
 COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
 AGAIN = ("pyrodrop, point", "pyrodrop, MC dropout .05", "pyrodrop, mean field", "pyrodrop, low rank 4",
@@ -40,18 +40,22 @@ class Referee:
     """Rows of the league of one problem.
 
     Attributes:
-        target: the exact posterior.
+        name: of the problem.
+        train, test: the data, in their units.
+        sampled: the draws of the exact posterior.
         draws: the number of its draws, of which every method has at most as many.
         away: inputs away from the training data, in the units of the data.
     """
 
     def __init__(self, name: str, seed: int = 0) -> None:
-        self.target = ExactPosterior(PROBLEMS[name])
-        sampled, test = self.target.sampled, self.target.test
-        self.draws: int = sampled.chains * sampled.draws
-        judged = test if PROBLEMS[name].observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
-        self.judge = Judge(sampled, judged, self.draws, seed)
-        self.away: Tensor = places(self.target.train)["away"]
+        self.name = name
+        self.train, self.test = PROBLEMS[name].data()
+        self.sampled: Any = zoo.load(f"exact/{name}")
+        self.draws: int = self.sampled.chains * self.sampled.draws
+        observed = PROBLEMS[name].observed
+        judged = self.test if observed else Dataset(self.test.x, torch.tensor(facts(name)["y"])[:, None])
+        self.judge = Judge(self.sampled, judged, self.draws, seed)
+        self.away: Tensor = places(self.train)["away"]
 
     def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
         """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
@@ -61,8 +65,8 @@ class Referee:
         values = self.judge(method, prediction)
         row = {c: value if (value := values.get(c)) is not None and math.isfinite(value) else None for c in COLUMNS}
         if away is not None:
-            f, exact = away, self.target.sampled.predict(self.away, self.draws).f
-            if self.target.noise_sd is None:
+            f, exact = away, self.sampled.predict(self.away, self.draws).f
+            if not self.train.y.is_floating_point():
                 f, exact = without_shift(f), without_shift(exact)
             row["away"] = float(spread_ratio(f, exact).nanquantile(0.5))
         return row
@@ -111,6 +115,6 @@ def compare(pattern: str) -> dict[str, Row]:
     rows = {}
     for name in names:
         fit = zoo.load(name, device="cpu")
-        predicted, away = (fit.predict(x, referee.draws) for x in (referee.target.test.x, referee.away))
+        predicted, away = (fit.predict(x, referee.draws) for x in (referee.test.x, referee.away))
         rows[name] = referee.row(name, predicted, away.f)
     return best_first(rows, "wasserstein", smallest=True)
