@@ -16,9 +16,10 @@ from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
+from pyrodrop.zoo.sources import SOURCES
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "PROBLEMS", "Check", "Entry", "Problem", "cite", "entry", "load", "names"]
+__all__ = ["ENTRIES", "PROBLEMS", "SOURCES", "Check", "Entry", "Problem", "cite", "entry", "load", "names"]
 public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")

@@ -36,13 +36,13 @@ from torch import Tensor, nn
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.data.published import CHARACTERS
 from pyrodrop.distributions import InputUnits
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.priors import Prior
 from pyrodrop.reading import read
+from pyrodrop.zoo.sources import CHARACTERS
 
 FLAT = 1e6  # scale of a prior that represents no weight decay
 PRECISION = 100.0  # of the noise of the released CO2 networks, in standardised units

@@ -102,7 +102,7 @@ RECORDS = {  # what functions return, and base classes
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
-    "data.Split.name", "data.Split.source", "data.Splits.name", "data.Splits.source", "x_unit", "y_unit", "zoo.Source",
+    "data.Split.name", "data.Split.source", "x_unit", "y_unit",
     "divergences.worst", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",

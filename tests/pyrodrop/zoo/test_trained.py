@@ -13,7 +13,8 @@ import torch
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.zoo import references, write
-from pyrodrop.data import Dataset, line_split
+from pyrodrop.data import Dataset, Split
+from pyrodrop.data import line as line_of
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entry import Check, Entry
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 SHIPPED = sorted(
     str(path.relative_to(trained.SHIPPED).with_suffix("")) for path in trained.SHIPPED.rglob("*.safetensors")
 )
+LINES = Split("lines", line_of(20), line_of(50, 1), "", "", "made here")
 NOISY = functools.partial(guides.SparseDropout, log_variance=1.6)  # prunes most weights
 
 
@@ -232,7 +234,7 @@ def test_the_folder_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.
 def test_a_run_is_saved_loaded_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [line_split(20)]))
+    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [LINES]))
     of = Entry(
         "own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {}, Check(steps=2)
     )
@@ -242,8 +244,8 @@ def test_a_run_is_saved_loaded_and_checked(
     assert f"PYRODROP_ZOO={folder}" in "".join(capsys.readouterr().out.split())
     monkeypatch.setenv("PYRODROP_ZOO", str(folder))
     loaded: Any = zoo.load("own/line")
-    fit = pyrodrop.Fit.load(out / "fit.safetensors", *of.build(line_split(20).train))
-    x = line_split(20).test.x[:5]
+    fit = pyrodrop.Fit.load(out / "fit.safetensors", *of.build(LINES.train))
+    x = LINES.test.x[:5]
     assert torch.equal(loaded.predict(x, 4).f, fit.predict(x, 4).f)
     scores = json.loads((out / "results.json").read_text())["models"]["own/line"]
     assert loaded.settings["zoo"]["result"]["scores"] == scores
