@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.checks import Count, Flag, Real, checked, instance, named_parts
-from pyrodrop.data.columns import Encode, checked_frame, read_frame
+from pyrodrop.data.columns import checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.parts import Described
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -73,11 +73,9 @@ class Split(Described):
         test: Annotated[float, Real("the fraction of the rows in the test part", above=0, below=1)] = 0.1,
         seed: Annotated[int, Count("the seed of the division", least=0)] = 0,
         categories: Sequence[Any] = (),
-        encode: Encode = "one-hot",
-        standardise: bool = True,
         name: str = "frame",
     ) -> Split:
-        """Split the rows of a DataFrame at random; the standardisation is that of the training rows.
+        """Split the rows of a DataFrame at random; standardisation and values for gaps are those of the training rows.
 
         The categories are those of all rows, so a rare category may occur only in the test part. Rows that belong together,
         such as those of one person, or of neighbouring times, are not kept together: split such a frame yourself, with
@@ -87,7 +85,7 @@ class Split(Described):
             test: fraction of the rows in the test part, rounded to at least one row.
             seed: seed of the random division.
             name: name of the split.
-            df, target, categories, encode, standardise: as in `Dataset.from_frame`.
+            df, target, categories: as in `Dataset.from_frame`.
 
         Raises:
             TypeError, ValueError: as `Dataset.from_frame`; `test` is not between 0 and 1, or leaves fewer than two training
@@ -103,7 +101,7 @@ class Split(Described):
                 f"test must leave at least two training rows of {size}; got {test:g}, which is {held_out} test rows"
             )
         train, rest = order[held_out:].sort().values, order[:held_out].sort().values
-        columns = read_frame(df, target, categories, encode, standardise, train.tolist())
+        columns = read_frame(df, target, categories, train.tolist())
         whole = Dataset._of_frame(df, *columns)
         return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")
 

@@ -14,7 +14,7 @@ import torch
 import pyrodrop
 from pyrodrop import Replicates, recipes
 from pyrodrop.data import Dataset
-from pyrodrop.data.columns import Columns, read_array
+from pyrodrop.data.columns import Columns, read_inputs
 from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
 
 RNG = np.random.default_rng(0)
@@ -40,7 +40,8 @@ def frame() -> pd.DataFrame:
 def test_inputs_are_those_of_pandas() -> None:
     """Medians, `get_dummies` with a column of missing values, and 0 and 1 where numbers were missing."""
     df = frame()
-    data = recipes.regressor(df, target="y").data
+    data = Dataset.from_frame(df, "y")
+    assert torch.equal(recipes.regressor(df, target="y").data.x, data.x)
     numbers = df[["number", "gaps", "whole", "sparse"]].astype(float)
     bools = df[["bool", "maybe"]].astype("Float64").astype(float)
     holes = pd.get_dummies(df["holes"], dummy_na=True)
@@ -93,7 +94,7 @@ def test_both_doors_predict_the_same(classes: bool, tmp_path: Path) -> None:
 
 def test_arrays_have_the_rules_of_frames() -> None:
     numbers = frame()[["number", "gaps", "whole"]]
-    columns, scale = read_array(numbers.to_numpy(float))
+    columns, scale = read_inputs(numbers.to_numpy(float), "X")
     data = recipes.regressor(numbers.assign(y=RNG.normal(size=SIZE)), target="y").data
     torch.testing.assert_close(columns.table(numbers.to_numpy(float)), data.x)
     torch.testing.assert_close(scale.loc, data.inputs.loc)  # type: ignore[union-attr]
@@ -121,8 +122,6 @@ def test_calls_that_are_refused() -> None:
         recipes.regressor(df)
     with pytest.raises(TypeError, match="target names a column of a data frame; got the str 'y' for a tuple"):
         recipes.classifier((torch.randn(20, 2), torch.arange(20) % 2), target="y")
-    with pytest.raises(ValueError, match="missing values"):
-        Dataset.from_frame(df, "y", categories=["text", "holes", "size"])
     inputs = df.drop(columns="y")
     model = NetworkRegressor(HIDDEN, members=1, max_steps=3).fit(inputs, df["y"])
     with pytest.raises(ValueError, match="column 'text', must have the categories.*got 'pink' in 60 rows: declare"):
