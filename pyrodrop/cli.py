@@ -1,11 +1,10 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite`` and ``check``.
+"""The command line: ``pyrodrop run``, ``list``, ``show`` and ``cite``.
 
 Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
 stderr, which begins with ``pyrodrop:``; an unexpected one is Python's traceback. Exit statuses:
 
     0     done
-    1     the call failed: a file or folder, the network, memory, a training that diverged, an unexpected error; or a check
-          missed its reference
+    1     the call failed: a file or folder, the network, memory, a training that diverged, an unexpected error
     2     the call is wrong: an unknown command, option or name, or a value that is not allowed
     130   interrupted
     141   the program that reads the output has closed it
@@ -57,7 +56,7 @@ def _command(arguments: list[str]) -> int:
         arguments = arguments[2:]
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, check):
+        for command in (run, list_, show, cite):
             app.command(command, name=command.__name__.rstrip("_"))
     try:
         result = app(arguments)
@@ -142,7 +141,7 @@ def list_() -> None:
     print("jobs (pyrodrop run JOB, in a clone of the repository)")
     pairs(JOBS)
     print()
-    paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
+    paragraph("zoo entries (pyrodrop show, run ENTRY; pyrodrop.zoo.entry(ENTRY))")
     pairs({name: entry.summary for name, entry in ENTRIES.items()})
 
 
@@ -167,17 +166,3 @@ def cite(entry: str, /) -> None:
     from pyrodrop import zoo
 
     print(zoo.cite(entry))
-
-
-def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False) -> int:
-    """Predict with trained posteriors, train briefly, compare with the references; status 1 if one is missed.
-
-    Args:
-        entries: names of zoo entries, see pyrodrop list.
-        jobs: number of processes, one thread each; this one if left out.
-        quiet: show no progress, only the result.
-    """
-    from pyrodrop import zoo
-    from pyrodrop.analysis.zoo.check import check_each
-
-    return 0 if check_each([zoo.entry(name) for name in entries], jobs=jobs, quiet=quiet) else FAILED

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from pyrodrop.analysis.reports.score_table import score_table
-from pyrodrop.analysis.reports.terminal import console, pairs, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits
@@ -29,9 +29,6 @@ def show(entry: Entry) -> None:
     rows = scores(entry, reference["result"] if reference else None)
     if rows:
         print_table(score_table(rows, title="scores", corner="score", forms=FORMS))
-    if changed := references.shifted().get(entry.name):
-        print_table(score_table(changed["digits"], title="1,000 test digits", corner="digits"))
-        paragraph(foreign(changed))
 
 
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -48,17 +45,12 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
         ("training", ", ".join(f"{name} {value}" for name, value in recipe["training"].items())),
         ("prediction", f"{entry.draws} draws"),
     ]
-    run = entry.check
-    parts = [f"{run.steps:,} steps", f"{run.draws} draws"]
-    parts += [f"{count:,} to {what}" for what, count in (("train", run.train), ("test", run.test)) if count]
-    parts += [f"{run.splits} splits"] if run.splits > 1 else []
-    lines.append(("check", ", ".join(parts)))
     lines.append(("trained", _trained(entry)))
     lines += [] if entry.published else [("published", "no scores to compare with")]
     result = None if reference is None else reference["result"]
     more = _of_sparse(entry)
     if not isinstance(result, Mapping):
-        return [*lines, ("result", result or "not run yet"), *more, *_checked(reference)]
+        return [*lines, ("result", result or "not run yet"), *more]
     lines += [("result", _result(result)), *more, ("agreement", _agreement(entry, result))]
     diagnostics = result["diagnostics"]
     fits = "the fit" if diagnostics["fits"] == 1 else f"{diagnostics['still_falling']} of {diagnostics['fits']} fits"
@@ -71,19 +63,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     if "as_loaded" in result:
         scores = ", ".join(f"{name} {value:.4g}" for name, value in result["as_loaded"].items())
         lines.append(("as loaded", f"{scores}, without pruned weights, which the scores below include"))
-    if "beside" in result:
-        lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
-    return [*lines, *_checked(reference)]
-
-
-def foreign(changed: Mapping[str, Any]) -> str:
-    """A sentence on how well uncertainty separates letters from digits."""
-    information = changed["auroc_information"]
-    also = "" if information is None else f", by mutual information {information:.3f}"
-    return (
-        f"AUROC of 960 letters against these digits as they are: by entropy {changed['auroc_entropy']:.3f}{also}. "
-        f"{changed['draws']} draws."
-    )
+    return lines
 
 
 def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
@@ -97,13 +77,6 @@ def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
         f"1 of {result['compression']:.3g} weights, 1 of {ratios['flops']:.3g} operations"
     )
     return [("run sparse", text)]
-
-
-def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The machine and the package versions with which the scores of the check were recorded."""
-    if reference is None:
-        return [("reference", "none yet")]
-    return [("checked on", _where(reference))]
 
 
 def _where(made: Mapping[str, Any]) -> str:
@@ -142,7 +115,7 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, dict[str, float | None]]:
-    """A row per score: ours with standard error and sd between seeds, the published one with its error, z, and `beside`."""
+    """A row per score: ours with standard error and sd between seeds, the published one with its error, and z."""
     compared = agreements(entry, result)
     ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
     rows: dict[str, dict[str, float | None]] = {}
@@ -156,9 +129,6 @@ def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, di
             "its s.e.": entry.published_errors.get(name),
             "z": agreement.z if agreement else None,
         }
-    for model, theirs in ours.get("beside", {"scores": {}})["scores"].items():
-        for name in rows:
-            rows[name][model] = theirs.get(name)
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}
 

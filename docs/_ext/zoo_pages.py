@@ -18,7 +18,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import verdict, waiting
-from pyrodrop.analysis.zoo.card import FORMS, facts, foreign
+from pyrodrop.analysis.zoo.card import FORMS, facts
 from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.entry import guide_class
@@ -57,15 +57,6 @@ def card(entry: Entry, drawn: Figures | None) -> str:
     for title, text in facts(entry, reference["recipe"] if reference else None, reference):
         lines += [f"* - {title}", f"  - {plain(text)}"]
     lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
-    if changed := references.shifted().get(entry.name):
-        lines += [
-            "## Shifted and foreign images",
-            "",
-            *table(changed["digits"], "digits"),
-            "",
-            plain(foreign(changed)),
-            "",
-        ]
     if drawn:
         stem = entry.name.rpartition("/")[2]
         for end in drawn.files:
@@ -73,7 +64,6 @@ def card(entry: Entry, drawn: Figures | None) -> str:
             lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.description}", f":class: only-{theme}", "```", ""]
         lines += [drawn.description, ""]
     lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
-    lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
     lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]
     lines += [f'entry = zoo.entry("{entry.name}")', "model, guide = entry.build(train)  # a Dataset"]
     if trained.file(entry.name):

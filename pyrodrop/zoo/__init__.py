@@ -14,12 +14,12 @@ from pyrodrop.checks import known, public
 from pyrodrop.devices import resolve
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
 from pyrodrop.zoo.sources import SOURCES
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "PROBLEMS", "SOURCES", "Check", "Entry", "Problem", "cite", "entry", "load", "names"]
+__all__ = ["ENTRIES", "PROBLEMS", "SOURCES", "Entry", "Problem", "cite", "entry", "load", "names"]
 public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")

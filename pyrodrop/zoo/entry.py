@@ -24,30 +24,6 @@ from pyrodrop.training.result import Fit
 
 @checked
 @dataclass(frozen=True)
-class Check:
-    """Settings of the short run that checks an entry against its reference.
-
-    Attributes:
-        steps: number of training steps.
-        train: number of training observations, the first ones; all if None.
-        test: number of test observations, the first ones; all if None.
-        draws: number of posterior samples for prediction.
-        splits: number of splits of the data.
-
-    Raises:
-        ValueError: a number is below 1.
-        TypeError: it is no whole number.
-    """
-
-    steps: Annotated[int, Count("the number of training steps")]
-    train: Annotated[int, Count("the number of training observations")] | None = None
-    test: Annotated[int, Count("the number of test observations")] | None = None
-    draws: Annotated[int, Count("the number of posterior samples")] = 20
-    splits: Annotated[int, Count("the number of splits")] = 1
-
-
-@checked
-@dataclass(frozen=True)
 class Entry:
     """A model and a posterior with their published training settings.
 
@@ -60,7 +36,6 @@ class Entry:
         guide: makes a new guide from the model: a class of `pyrodrop.guides`, or a `functools.partial` of one.
         training: makes the arguments of `pyrodrop.fit` from the training data.
         published: published results by the name of our score; empty if the source has only text, or curves not read off.
-        check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
         published_errors: their standard errors, where they are known.
         published_runs: number of runs that the published results are means of. If it is above 1 and there are errors, a
@@ -81,7 +56,6 @@ class Entry:
     guide: Callable[[NetworkModel], Guide]
     training: Callable[[Dataset], Mapping[str, Any]]
     published: Mapping[str, float]
-    check: Check
     draws: Annotated[int, Count("the number of posterior samples")] = 100
     published_as: str = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)

@@ -101,7 +101,7 @@ USAGE = [  # one of every kind of mistake; a job checks its names and counts by 
         ("run co2/mean-field --steps 0", "steps"),
         ("show", "parameter ENTRY requires an argument"),
         ("show uci/yaht", "no zoo entry is called 'uci/yaht'"),
-        ("check --all", "Unknown option: --all"),
+        ("show uci/yacht --all", "Unknown option: --all"),
     )
 ]
 

@@ -12,7 +12,7 @@ from pyrodrop import __version__, cli, zoo
 from pyrodrop.analysis import jobs
 from pyrodrop.analysis.jobs import JOBS
 
-COMMANDS = ["run", "list", "show", "check"]
+COMMANDS = ["run", "list", "show", "cite"]
 RUNS = [f"run {name}" for name in (*JOBS, "uci/yacht")]
 
 

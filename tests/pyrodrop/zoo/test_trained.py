@@ -17,7 +17,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.data import line as line_of
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.zoo import trained
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import NAMED
 from pyrodrop.zoo.sources import SOURCES
 
@@ -47,7 +47,7 @@ def classifier(data: Dataset) -> Any:
 
 def entry(model: Any = regressor, guide: Any = guides.MeanField, **settings: Any) -> Entry:
     settings = {"steps": 250, "lr": 1e-2, "progress": False, "engine": "traced", "device": "cpu", **settings}
-    return Entry("own/waves", "waves", "here", "line-1000", model, guide, lambda data: settings, {}, Check(steps=2))
+    return Entry("own/waves", "waves", "here", "line-1000", model, guide, lambda data: settings, {})
 
 
 def kept(path: Path, of: Entry, sets: list[Dataset], **result: Any) -> tuple[list[Any], Any]:
@@ -235,9 +235,7 @@ def test_a_run_is_saved_loaded_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [LINES]))
-    of = Entry(
-        "own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {}, Check(steps=2)
-    )
+    of = Entry("own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {})
     monkeypatch.setitem(zoo.ENTRIES, "own/line", of)
     folder, out = tmp_path / "mine", tmp_path / "run"
     assert cli.main(["run", "own/line", "--save", str(folder), "--out", str(out), "--quiet", "--device", "cpu"]) == 0
@@ -296,7 +294,7 @@ def wide(data: Dataset) -> Any:
 
 def wide_entry(guide: Any) -> Entry:
     settings = {"steps": 5, "progress": False, "engine": "traced", "device": "cpu"}
-    return Entry("own/wide", "wide", "here", "line-1000", wide, guide, lambda data: settings, {}, Check(steps=2))
+    return Entry("own/wide", "wide", "here", "line-1000", wide, guide, lambda data: settings, {})
 
 
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
