@@ -173,7 +173,7 @@ def run_entry(
     overrides |= {} if steps is None else {"steps": steps}
     about = {"device": job.device.type, "seed": job.seed, "steps": steps}
     with run_folder(out or Path("runs") / entry.name, entry.name, about) as folder:
-        if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
+        if len(splits) == 1 and (steps or entry.settings(splits[0].train)["steps"]) >= _LONG:
             overrides["checkpoint"] = folder / "training.safetensors"
             say_reused(["training.safetensors"] if overrides["checkpoint"].exists() else [], folder)
         measured = measure(entry, splits, seed=job.seed, **overrides)

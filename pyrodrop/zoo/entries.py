@@ -9,12 +9,6 @@ and a wide layer averages it (`pyrodrop.analysis.lab.experiments.co2.learned.car
 the trend here; the paper's, after a million steps, has the seasons as well. The mean field has a narrower prior, 1 /
 sqrt(width): with the prior of the dropout networks the noise of 130,000 weights dominates f.
 
-`co2-paper/...`: the settings of the networks released with that figure,
-https://github.com/yaringal/DropoutUncertaintyCaffeModels. Four hidden layers of 1024, dropout after every hidden activation
-and not on the input, batches of 200, a million iterations of Caffe's solver, in terms of this package
-(`pyrodrop.zoo.networks`). The precision tau was not published; 100 in standardised units is the type-II maximum likelihood
-noise of a squared exponential Gaussian process on their series.
-
 `concrete/synthetic`: concrete dropout, Gal, Hron & Kendall (2017), https://arxiv.org/abs/1705.07832, released notebook. Mean
 and log precision share a dropout mask here; the notebooks' two heads have separate masks. The published numbers are those of
 the Keras notebook, which uses the same minibatches as here. It starts from Glorot's initial weights; here they are
@@ -121,90 +115,51 @@ from pyrodrop.guides import BernoulliDropout, Guide
 from pyrodrop.models import MLP, NetworkModel, from_module
 from pyrodrop.priors import Prior
 from pyrodrop.zoo import networks
-from pyrodrop.zoo.entry import Entry, settings
-from pyrodrop.zoo.networks import KEEP, PRECISION, RATE, late, learning_rate, stairs, straight
+from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.networks import KEEP, RATE, late, learning_rate, stairs, straight
 
 STEPS, PAPER_STEPS = 10_000, 1_000_000  # of a LeNet here, and in the paper on the rotated digit
 TABLE_1_BATCH, EPOCHS = 1000, 200  # of Kingma et al., table 1 and figure 1a
 WIDTH, CONCRETE_WIDTH, SPARSE_BATCH = 250, 1024, 100
 CONCRETE_EPOCHS = {10: 2000, 25: 1000, 50: 500, 100: 200, 1000: 20, 10_000: 2}  # by the number of rows
 
-_local = partial(settings, estimator="local")
+
+def _given(data: Dataset, **settings: Any) -> dict[str, Any]:
+    """Settings of a training that depend on the number of rows as `Entry` says."""
+    return settings
+
+
+_local = partial(_given, estimator="local")
 _masked = partial(BernoulliDropout, mask_input=True)
 _unmasked = partial(BernoulliDropout, mask_input=False)
-
-
-def _caffe(data: Dataset, *, precision: float = 1.0, steps: int, batch_size: int, policy: tuple[float, float],
-           **rates: Any) -> dict[str, Any]:  # fmt: skip
-    """Caffe's solver: momentum SGD with the policy ``inv`` of these gamma and power."""
-    return {
-        "steps": steps,
-        "batch_size": batch_size,
-        "lr": partial(learning_rate, scale=len(data) * precision, **rates),
-        "optimizer": partial(torch.optim.SGD, momentum=0.9),
-        "estimator": "local",
-        "lr_schedule": partial(networks.inverse_decay, gamma=policy[0], power=policy[1]),
-    }
-
 
 # --- Mauna Loa CO2 ---------------------------------------------------------------------------------------------------
 
 SERIES = {"tanh": (1, 4096, 1), "relu": (1, 256, 256, 256, 1)}
-_PAPER = (1, 1024, 1024, 1024, 1024, 1)
-DEEP = tuple(f"layers.{number}.weight" for number in range(1, 5))  # weights after a dropout layer
-_ALONE = "Graves (2011); not in {}, for comparison at its size"
-_co2 = partial(Entry, data="mauna-loa", published={}, purpose="a series and what comes after it", draws=1000)
-_paper = partial(Entry, data="gal2016/co2", published={}, purpose="a series and what comes after it")
-_DROPOUTS = {  # drop rate, gain, and learning rate and decay of the released settings
-    "relu": (0.1, 10.0, 0.01, 1e-6),
-    "tanh-0.1": (0.1, 100.0, 0.005, 5e-7),
-    "tanh-0.2": (0.2, 100.0, 0.01, 0.0),
-}
+_co2 = partial(Entry, data="mauna-loa", purpose="a series and what comes after it", draws=1000)
 CO2 = [
-    entry
-    for name, (rate, gain, lr, decay) in _DROPOUTS.items()
-    for act in [name.partition("-")[0]]
-    for hidden in [SERIES[act][1:-1]]
-    for entry in (
-        _co2(
-            name=f"co2/mc-dropout-{name}",
-            summary=f"MC dropout, {act}, drop rate {rate:g}, {len(hidden)} x {hidden[0]}",
-            source="Gal & Ghahramani (2016), figure 2",
-            model=partial(networks.series, widths=SERIES[act], activation=act, gain=gain, scale=1.0),
-            guide=partial(_unmasked, drop_rate=rate),
-            training=partial(_local, steps=2000, lr=2e-3, schedule=schedules.cosine),
-        ),
-        _paper(
-            name=f"co2-paper/mc-dropout-{name}",
-            summary=f"MC dropout, {act}, drop rate {rate:g}, 4 x 1024, a million SGD steps",
-            source="Gal & Ghahramani (2016), figure 2, released settings",
-            model=partial(networks.released_series, widths=_PAPER, activation=act, drop_rate=rate, decay=decay),
-            guide=partial(_unmasked, drop_rate=rate),
-            training=partial(
-                _caffe, precision=PRECISION, steps=PAPER_STEPS, batch_size=200, policy=(1e-4, 0.25), lr=lr,
-                keep=1 - rate, dropped=DEEP,
-            ),
-        ),
+    _co2(
+        name=f"co2/mc-dropout-{name}",
+        summary=f"MC dropout, {act}, drop rate {rate:g}, {len(SERIES[act]) - 2} x {SERIES[act][1]}",
+        source="Gal & Ghahramani (2016), figure 2",
+        model=partial(networks.series, widths=SERIES[act], activation=act, gain=gain, scale=1.0),
+        guide=partial(_unmasked, drop_rate=rate),
+        training=partial(_local, steps=2000, lr=2e-3, schedule=schedules.cosine),
+    )
+    for name, act, rate, gain in (
+        ("relu", "relu", 0.1, 10.0), ("tanh-0.1", "tanh", 0.1, 100.0), ("tanh-0.2", "tanh", 0.2, 100.0)
     )
 ]  # fmt: skip
-CO2 += [
+CO2.append(
     _co2(
         name="co2/mean-field",
         summary="mean-field Gaussian, relu, 3 x 256",
-        source=_ALONE.format("the figure"),
+        source="Graves (2011); not in the figure, for comparison at its size",
         model=partial(networks.series, widths=SERIES["relu"], activation="relu", gain=3.0, scale=256**-0.5),
         guide=partial(guides.MeanField, init_scale=0.05),
-        training=partial(settings, steps=2000, lr=6e-3, schedule=schedules.cosine),
-    ),
-    _paper(
-        name="co2-paper/mean-field",
-        summary="mean-field Gaussian, relu, 4 x 1024, 100,000 Adam steps",
-        source=_ALONE.format("the paper"),
-        model=partial(networks.released_series, widths=_PAPER, activation="relu", drop_rate=0.0, decay=None),
-        guide=partial(guides.MeanField, init_scale=0.025),
-        training=partial(settings, steps=100_000, batch_size=200, lr=1e-4),
-    ),
-]
+        training=partial(_given, steps=2000, lr=6e-3, schedule=schedules.cosine),
+    )
+)
 
 # --- concrete dropout ------------------------------------------------------------------------------------------------
 
@@ -297,7 +252,6 @@ KINGMA = [
         model=partial(networks.digits, width=width, prior=priors.LogUniform),
         guide=partial(_learned, kind="B"),
         training=partial(_local, epochs=100, batch_size=TABLE_1_BATCH, lr=1e-3),
-        published={},
     )
     for name, width in (("variational-b-small", 200), ("variational-b", 1000))
 ] + [
@@ -379,7 +333,7 @@ UCI = [
 DROPPED = "ip2.weight"  # the weight after the dropout layer of the rotated digit
 RATES = {"ip2.*": 1 - KEEP, "*": 0.0}
 _SOFT = {"ip2.*": 1 - KEEP, "*": 0.02}  # for posteriors with noise in every weight
-_lenet = partial(Entry, data="mnist/images", published={})
+_lenet = partial(Entry, data="mnist/images")
 _rotated = partial(_lenet, purpose="uncertainty at images unlike the data")
 _adam = partial(_local, steps=STEPS, batch_size=64, lr=1e-3)
 # A pruning posterior prunes everything under the full weight of the KL divergence from the start.
@@ -425,15 +379,25 @@ _LENETS = {  # where dropout is, the weights after it, and a difference from the
 }  # fmt: skip
 
 
+def _caffe(data: Dataset, *, dropped: tuple[str, ...]) -> dict[str, Any]:
+    """Caffe's solver: momentum SGD with the policy ``inv``."""
+    return {
+        "steps": STEPS,
+        "batch_size": 64,
+        "lr": partial(learning_rate, scale=float(len(data)), lr=0.01, keep=KEEP, dropped=dropped),
+        "optimizer": partial(torch.optim.SGD, momentum=0.9),
+        "estimator": "local",
+        "lr_schedule": partial(networks.inverse_decay, gamma=1e-4, power=0.75),
+    }
+
+
 def _of_caffe(dropped: tuple[str, ...]) -> dict[str, Any]:
     """Model, guide and training of Caffe's LeNet with dropout before these weights."""
     rates = {**dict.fromkeys(dropped, 1 - KEEP), "*": 0.0}
     return {
         "model": partial(networks.caffe_lenet, dropped=dropped),
         "guide": partial(BernoulliDropout, drop_rate=rates) if dropped else guides.Point,
-        "training": partial(
-            _caffe, steps=STEPS, batch_size=64, policy=(1e-4, 0.75), lr=0.01, keep=KEEP, dropped=dropped
-        ),
+        "training": partial(_caffe, dropped=dropped),
     }
 
 
@@ -603,7 +567,6 @@ TABLES = [
         model=partial(networks.table, likelihood=likelihood),
         guide=partial(_unmasked, drop_rate=0.01),
         training=partial(_local, batch_size=256, lr=1e-2, schedule=schedules.cosine, steps=steps),
-        published={},
         purpose=purpose,
         draws=200,
     )
@@ -616,8 +579,7 @@ TABLES = [
         data=f"toys/{name}",
         model=partial(networks.toy, scales=scales),
         guide=guides.ExactLastLayer,  # type: ignore[arg-type]
-        training=partial(settings, steps=3000, lr=1e-2),
-        published={},
+        training=partial(_given, steps=3000, lr=1e-2),
         purpose="uncertainty one can see",
         draws=1000,
     )
@@ -626,9 +588,8 @@ TABLES = [
 
 # --- networks with dropout of their own, and recurrent networks ------------------------------------------------------
 
-_traced = partial(settings, schedule=schedules.cosine, engine="traced")
+_traced = partial(_given, schedule=schedules.cosine, engine="traced")
 _RECURRENT = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
-_IMAGES = {"data": "mnist/small"}
 READ: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], likelihoods.Likelihood], tuple[str, ...]]] = {
     # network, likelihood, weights that carry masks
     "resnet": (
@@ -641,18 +602,17 @@ READ: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], likelihoods.Li
 }  # fmt: skip
 
 
-def _read(name: str, what: str, source: str, steps: int, lr: float, **others: Any) -> Entry:
+def _read(name: str, what: str, source: str, steps: int, lr: float, data: str) -> Entry:
     network, likelihood, carriers = READ[name]
     return Entry(
         name=f"read/{name}",
         summary=f"{what} with its own dropout, rate {RATE:g}, read by pyrodrop.read",
         source=source,
+        data=data,
         model=partial(networks.network_read, network=network, likelihood=likelihood),
         guide=partial(BernoulliDropout, drop_rate=dict.fromkeys(carriers, RATE) | {"*": 0.0}),
         training=partial(_traced, batch_size=64, steps=steps, lr=lr),
-        published={},
         purpose="a network with dropout of its own",
-        **others,
     )
 
 
@@ -661,23 +621,21 @@ _text = partial(
     source=f"{_RECURRENT}; the text and the size are not in the paper",
     data="gospels",
     model=lambda data: from_module(networks._LanguageModel(), priors.Gaussian(), likelihoods.Categorical()),
-    published={},
     purpose="text",
 )
 _language = partial(_traced, steps=4000, batch_size=32, lr=5e-3)
 SEQUENCES = [
     _read(
         "resnet", "a residual network on small digits",
-        "Zagoruyko & Komodakis (2016), Wide residual networks; the block, with norms of groups", 1500, 3e-3, **_IMAGES,
+        "Zagoruyko & Komodakis (2016), Wide residual networks; the block, with norms of groups", 1500, 3e-3, "mnist/small",
     ),
     _read(
         "transformer", "a transformer encoder on small digits",
         "Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser & Polosukhin (2017), Attention is all you need",
-        2500, 3e-3, **_IMAGES,
+        2500, 3e-3, "mnist/small",
     ),
     _read(
-        "lstm", "an LSTM forecast of solar irradiance in 5 years", _RECURRENT, 300, 1e-2,
-        data="solar/plain",
+        "lstm", "an LSTM forecast of solar irradiance in 5 years", _RECURRENT, 300, 1e-2, "solar/plain",
     ),
     _text(
         name="rnn/characters",
@@ -702,7 +660,6 @@ SEQUENCES = [
         # x has one input, whose mask would drop the whole series
         guide=partial(BernoulliDropout, drop_rate={"lstm.weight_ih*": 0.0, "*": 0.1}),
         training=partial(_traced, steps=1000, batch_size=64, lr=1e-2, estimator="local"),
-        published={},
         purpose="a forecast",
         draws=1000,
     ),

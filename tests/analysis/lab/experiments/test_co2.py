@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -21,8 +20,6 @@ from pyrodrop.analysis.lab.experiments.co2 import learned
 from pyrodrop.analysis.lab.experiments.co2.models import MEANINGS, print_models
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
-from pyrodrop.zoo import networks
-from pyrodrop.zoo.entries import DEEP
 
 
 def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
@@ -145,54 +142,3 @@ def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
             error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
             of_the_mean = float((group["f"].var(("chain", "draw")).mean() / co2.DRAWS) ** 0.5)  # its standard error
             assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
-
-
-@pytest.mark.slow
-def test_paper_preset_runs_resumes_and_uses_the_papers_series(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two steps of the released settings, then one more from the checkpoints; no truth, so no scores."""
-    for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
-        monkeypatch.setattr(co2, constant, 2)
-    words = ["run", "co2", "--preset", "paper", "--data", "gal2016", "--quiet", "--out", str(tmp_path)]
-    assert cli.main([*words, "--steps", "2"]) == 0
-    assert cli.main([*words, "--steps", "3"]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["models"]["gp-se"]["rmse"] is None
-    assert results["models"]["mc-dropout-relu"]["elbo"] is not None
-    assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == len(co2.NETWORKS)
-
-
-@pytest.mark.more
-def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
-    """One SGD step of the entry moves keep * M as Caffe's moves V, for the same masks.
-
-    Caffe: mean |y - f|^2 / 2 + decay |V|^2 / 2, dropout that divides by keep behind every hidden activation.
-    """
-    x = torch.linspace(-1, 1, 50)[:, None]
-    data = Dataset(x, torch.sin(3 * x))
-    keep, decay, lr = 0.9, 1e-2, 0.01
-    mask = (torch.arange(1024) % 10 > 0).double()
-    model = networks.released_series(
-        data, widths=[1, *4 * [1024], 1], activation="relu", drop_rate=1 - keep, decay=decay
-    )
-    guide = guides.BernoulliDropout(model, 1 - keep, mask_input=False)
-    model, guide = model.double(), guide.double()
-    start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
-    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
-    rate = functools.partial(networks.learning_rate, lr=lr, scale=50 * networks.PRECISION, keep=keep, dropped=DEEP)
-    trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
-    moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
-
-    factor = {n: keep if n.endswith("weight_unconstrained") and "layers.0" not in n else 1.0 for n in start}
-    v = {n: (factor[n] * w).detach().requires_grad_() for n, w in start.items()}
-    h = data.x
-    for layer in range(5):
-        h = h @ v[f"layers.{layer}.weight_unconstrained"].T + v[f"layers.{layer}.bias_unconstrained"]
-        h = torch.relu(h) * mask / keep if layer < 4 else h
-    loss = (data.y - h).square().mean() / 2 + decay / 2 * sum(w.square().sum() for w in v.values())
-    loss.backward()
-    for n, w in v.items():
-        assert w.grad is not None
-        step = -(2 if n.endswith("bias_unconstrained") else 1) * lr * w.grad
-        torch.testing.assert_close(factor[n] * (moved[n] - start[n]), step, rtol=1e-6, atol=1e-14)
