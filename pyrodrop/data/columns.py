@@ -229,7 +229,7 @@ def _filled(columns: Columns, table: Numbers) -> tuple[Columns, Standardize | No
     middles = np.nanmedian(np.where(missing.all(0), 0.0, table), 0) if table.shape[1] else np.empty(0)
     middles[count:] = np.floor(middles[count:])  # of as many ones as zeros
     names = (*columns.numbers, *columns.indicators)
-    gaps = tuple(name for name, gap in zip(names, missing.any(0), strict=True) if gap)
+    gaps = tuple(name for place, name in enumerate(names) if missing[:, place].any())
     x = torch.from_numpy(np.where(missing, middles, table)[:, :count])
     fills = {**dict(zip(names, middles.tolist(), strict=True)), **columns.fills}
     columns = replace(columns, fills=fills, gaps=gaps, wide=_wide(columns.numbers, x))

@@ -14,15 +14,13 @@ from torch import Tensor
 from pyrodrop.arrays import copied, tensor_of, without_graph
 from pyrodrop.checks import Inputs, all_finite, mapped, named_parts, num_rows, parts, shown
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data.columns import Columns, listed, read_frame
+from pyrodrop.data.columns import Columns, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
-from pyrodrop.parts import Card, carded, size
 from pyrodrop.scaling import Standardize
 
 _HASHED = 2**20  # number of values that the fingerprint converts at a time
 
 
-@carded
 class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
@@ -89,20 +87,6 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.y)
 
-    def card(self) -> Card:
-        """The summary that is printed and shown in notebooks."""
-        counts = {"missing": int(self.y.isnan().sum()), "open ends": int(self.y.isinf().sum())}
-        y = ", ".join([size(self.y), *(f"{count} {what}" for what, count in counts.items() if count)])
-        facts = {"x": size(self.x), "y": y}
-        if self.columns is not None:
-            labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
-            facts |= {
-                "columns": listed(self.columns.names, str),
-                "target": listed(self.columns.targets, str) + labels,
-            }
-        standardised = " and ".join(n for n, scale in (("x", self.inputs), ("y", self.targets)) if scale is not None)
-        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": standardised or "no"})
-
     @property
     def fingerprint(self) -> str:
         """Hash of the values, order, names and shapes of x and y, as 32 hexadecimal digits; computed anew each time.
@@ -151,8 +135,8 @@ class Dataset:
 
         Returns:
             A data set with y ``[N, targets]``, or class labels ``[N]`` of int64, and `columns`, which has the names, the
-            categories and the classes. `like` converts further frames to data sets and `x_of` to inputs; a fit to this data
-            set predicts at frames, too.
+            categories and the classes. `like` converts further frames to data sets and ``columns.x`` to inputs; a fit to
+            this data set predicts at frames, too.
 
         Raises:
             TypeError: `df` is no DataFrame; a column has dates, or values that are neither numbers, bools, text nor
@@ -167,16 +151,16 @@ class Dataset:
             >>> train = data.Dataset.from_frame(df, target="price")
             >>> train.columns.names, train.x[0]
             (('age', 'kind=a', 'kind=b'), tensor([30.,  0.,  1.]))
-            >>> train.x_of(pd.DataFrame({"kind": ["a"], "age": [45]}))
+            >>> train.columns.x(pd.DataFrame({"kind": ["a"], "age": [45]}))
             tensor([[45.,  1.,  0.]])
         """
         return cls._of_frame(df, *read_frame(df, target, categories))
 
-    def x_of(self, df: Any) -> Tensor:
-        """The inputs ``[N, D]`` of another frame, converted like the x of this data set, which must be one of `from_frame`.
+    def like(self, df: Any) -> Dataset:
+        """Another frame as a data set with the columns, categories and standardisation of this one, such as a test set.
 
         Args:
-            df: a frame with the columns of the inputs, which are found by name; others are ignored.
+            df: a frame with the columns of the inputs and of the target, which are found by name; others are ignored.
 
         Raises:
             TypeError: `df` is no DataFrame, or a column that must have numbers has other values; this data set was not made
@@ -184,18 +168,9 @@ class Dataset:
             ValueError: a column is missing or occurs twice; values are infinite, or categories that this data set does not
                 have.
         """
-        return self._columns("x_of").x(df)
-
-    def like(self, df: Any) -> Dataset:
-        """Another frame as a data set with the columns, categories and standardisation of this one, such as a test set.
-
-        Args:
-            df: a frame with the columns of the inputs and of the target.
-
-        Raises:
-            TypeError, ValueError: as `x_of`.
-        """
-        return self._of_frame(df, self._columns("like"), self.inputs, self.targets)
+        if self.columns is None:
+            raise TypeError("like needs the columns of a frame, which a data set of Dataset.from_frame has; got arrays")
+        return self._of_frame(df, self.columns, self.inputs, self.targets)
 
     @classmethod
     def _of_frame(cls, df: Any, columns: Columns, inputs: Standardize | None, targets: Standardize | None) -> Dataset:
@@ -209,14 +184,6 @@ class Dataset:
         dataset = Dataset(**values | changes)
         dataset.columns = self.columns
         return dataset
-
-    def _columns(self, method: str) -> Columns:
-        if self.columns is None:
-            raise TypeError(
-                f"{method} needs the columns of a frame, which a data set has that Dataset.from_frame made; got one made of "
-                "arrays"
-            )
-        return self.columns
 
     @classmethod
     def of(cls, data: Data, name: str = "data", *, missing: bool = False) -> Dataset:
@@ -272,30 +239,18 @@ class Dataset:
 
         Raises:
             TypeError: `chosen` is something else.
-            ValueError: an index is out of range, a mask does not have N entries, or a column of y has no value in the rows.
+            IndexError: an index is out of range, or a mask does not have N entries.
+            ValueError: a column of y has no value in the rows.
         """
-        chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
-        return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
-
-    def _chosen(self, chosen: Any) -> Tensor:
-        """Row indices or a mask of rows, as a tensor that can index x and y."""
-        rows, size = tensor_of(chosen, "chosen"), len(self)
-        if rows.is_floating_point() or rows.dim() != 1:
-            raise TypeError(
-                "chosen must be a slice, a vector of row indices or a boolean mask [N]; got "
-                f"{rows.dtype} of shape {list(rows.shape)}"
-            )
-        if rows.dtype is torch.bool:
-            if len(rows) != size:
-                raise ValueError(
-                    f"chosen, a mask, must have one entry for each of {size} rows; got shape {[len(rows)]}"
+        if not isinstance(chosen, slice):
+            rows = tensor_of(chosen, "chosen")
+            if rows.is_floating_point() or rows.dim() != 1:
+                raise TypeError(
+                    "chosen must be a slice, a vector of row indices or a boolean mask [N]; got "
+                    f"{rows.dtype} of shape {list(rows.shape)}"
                 )
-            return rows
-        if len(rows) and not -size <= int(rows.min()) <= int(rows.max()) < size:
-            raise ValueError(
-                f"chosen must have row indices from {-size} to {size - 1}; got {int(rows.min())} to {int(rows.max())}"
-            )
-        return rows.long()  # PyTorch would read a uint8 tensor as a mask
+            chosen = rows if rows.dtype is torch.bool else rows.long()  # PyTorch would read a uint8 tensor as a mask
+        return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
 
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.

@@ -124,7 +124,7 @@ def mnist(
         x = images.flatten(1) if flat else images[:, None]
         parts.append(Dataset(x, labels, inputs=Standardize(), targets=Standardize()))
     source = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
-    return Split("mnist", *parts, "grey value", "digit", source)
+    return Split("mnist", parts[0], parts[1], "grey value", "digit", source)
 
 
 def uci(name: str) -> Splits:

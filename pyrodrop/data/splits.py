@@ -16,13 +16,12 @@ from torch import Tensor
 from pyrodrop.checks import Count, Flag, Real, checked, instance, named_parts
 from pyrodrop.data.columns import checked_frame, read_frame
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.parts import Described
 from pyrodrop.scaling import Standardize, narrowed, varies
 
 
 @checked
-@dataclass(frozen=True, repr=False)
-class Split(Described):
+@dataclass(frozen=True)
+class Split:
     """A data set in a training and a test part; `test` has the standardisations of `train`.
 
     Attributes:
@@ -59,9 +58,6 @@ class Split(Described):
                 f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
                 f"{', '.join(named_parts(self.test.x))}"
             )
-
-    def describe(self) -> str:
-        return f"Split({self.name}, {len(self.train)} training and {len(self.test)} test rows)"
 
     @classmethod
     @checked

@@ -50,6 +50,10 @@ class Source:
     load: Callable[[], Sequence[Split]]
 
 
+def _alone(load: Callable[[], Split]) -> list[Split]:
+    return [load()]
+
+
 def _solar() -> Split:
     """One mean and scale of x for all positions in a window."""
     split = gal2016("solar")
@@ -188,7 +192,7 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
     ),
 }  # fmt: skip
 SOURCES: dict[str, Source] = {
-    **{name: Source(summary, lambda load=load: [load()]) for name, (summary, load) in _ONE.items()},
+    **{name: Source(summary, functools.partial(_alone, load)) for name, (summary, load) in _ONE.items()},
     "larynx": Source(
         "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds", _larynx
     ),

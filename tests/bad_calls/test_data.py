@@ -293,16 +293,17 @@ OTHER = Standardize(torch.zeros(3), torch.ones(3))
 ROWS = {
     "chosen must be a tensor, .*got the str 'x'": "x",
     r"a slice, a vector of row indices or a boolean mask \[N\]; got torch.float32": torch.ones(2),
-    "row indices from -8 to 7; got 8 to 8": torch.tensor([N]), "from -8 to 7; got -9": torch.tensor([-N - 1]),
-    r"a mask, must have one entry for each of 8 rows; got shape \[3\]": torch.ones(3) > 0,
 }  # fmt: skip
 REFUSED: Table = {
     **product({"data.Dataset.from_frame": from_people}, FRAME_ONLY | TRAINING_FRAME),
-    **product({"data.Dataset.x_of": lambda df: from_people().x_of(df)}, FRAME_ONLY | NEW_FRAME),
+    **product({"data.Columns.x": lambda df: from_people().columns.x(df)}, FRAME_ONLY | NEW_FRAME),
     **product({"data.Dataset.rows": lambda rows: Dataset(X, Y).rows(rows)}, ROWS),
     "data.Dataset.like": [
         (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
-        (lambda: from_people(people(c=[True, False] * 4)).x_of(people(c=[2] * N)), "had bools and must have bools"),
+        (
+            lambda: from_people(people(c=[True, False] * 4)).columns.x(people(c=[2] * N)),
+            "had bools and must have bools",
+        ),
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
@@ -338,8 +339,8 @@ def test_forms_of_a_frame() -> None:
     for df in (people().set_index([[7] * N]), people().convert_dtypes()):
         assert torch.equal(from_people(df).x, want.x)
     assert torch.equal(Dataset.from_frame(people(), "price", categories="kind").x, want.x)
-    assert torch.equal(want.x_of(people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]]), want.x)
-    assert torch.equal(want.x_of(people()[:1]), want.x[:1])
+    assert torch.equal(want.columns.x(people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]]), want.x)
+    assert torch.equal(want.columns.x(people()[:1]), want.x[:1])
 
 
 def test_forms_of_rows() -> None:

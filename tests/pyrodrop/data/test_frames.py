@@ -68,7 +68,7 @@ def test_new_frames_are_read_by_name_and_with_the_first_ones_categories_and_scal
     """One row, in another order, with further columns and without some of the categories."""
     data = dataset()
     row = DF.iloc[[7]].assign(further="x")[["further", "kind", "price", "rooms", "member", "age"]]
-    assert torch.equal(data.x_of(row), data.x[[7]])
+    assert torch.equal(data.columns.x(row), data.x[[7]])
     test = data.like(row)
     assert (test.inputs, test.targets) == (data.inputs, data.targets)
     assert torch.equal(test.y, data.y[[7]])
@@ -112,17 +112,17 @@ def test_frames_of_other_libraries_are_those_of_pandas(library: Any) -> None:
     assert got.fingerprint == want.fingerprint
     split, like = (Split.from_frame(df, "member", seed=1) for df in (frame, DF))
     assert split.test.fingerprint == like.test.fingerprint
-    assert torch.equal(want.x_of(frame), want.x)
+    assert torch.equal(want.columns.x(frame), want.x)
     assert torch.equal(
         Dataset(library(DF[["age", "rooms"]]), library(DF)["tax"]).x, Dataset(DF[["age", "rooms"]], DF["tax"]).x
     )
     holes = DF.reset_index(drop=True).astype({"age": object})
     holes.loc[5, "age"] = None
-    assert float(want.x_of(library(holes))[5, 0]) == pytest.approx(DF["age"].median())
+    assert float(want.columns.x(library(holes))[5, 0]) == pytest.approx(DF["age"].median())
     with pytest.raises(ValueError, match=r"column 'age', must have a number .* NaN or null in 1 rows .* in row 5"):
         Dataset(library(holes[["age"]]), DF["tax"])
     with pytest.raises(ValueError, match=r"column 'kind', .*'a', 'b', 'c'; got 'd' in 40 rows"):
-        want.x_of(library(DF.assign(kind="d")))
+        want.columns.x(library(DF.assign(kind="d")))
 
 
 def test_numbers_of_classes_are_not_taken_for_values() -> None:

@@ -61,7 +61,7 @@ def test_inputs_are_those_of_pandas() -> None:
     np.testing.assert_allclose(data.inputs.loc[:3], filled.mean(), rtol=1e-5)
     np.testing.assert_allclose(data.inputs.scale[4:], 1.0)  # all but numbers stay 0 and 1
     new = df.head(2).assign(number=np.nan, text=None, gaps=np.nan)  # gaps in columns that had none
-    x = data.x_of(new)
+    x = data.columns.x(new)
     assert x[0, 0] == pytest.approx(df["number"].median())
     assert x[0, 6] == 1
     assert x[0, 8:11].tolist() == (pd.get_dummies(df["text"]).columns == df["text"].mode()[0]).astype(float).tolist()

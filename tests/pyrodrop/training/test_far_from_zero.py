@@ -111,7 +111,7 @@ def test_frames_keep_what_float32_would_round() -> None:
     data = Dataset.from_frame(far, "y", categories=["kind"])
     assert data.columns is not None
     assert (data.x.dtype, data.y.dtype, data.columns.wide) == (torch.float64, torch.float32, ("time", "b"))
-    np.testing.assert_array_equal(data.x_of(far[:3])[:, 0], far["time"][:3])
+    np.testing.assert_array_equal(data.columns.x(far[:3])[:, 0], far["time"][:3])
     assert data.like(far[:3]).x.dtype == torch.float64
     split = Split.from_frame(far.drop(columns="kind"), "y")
     assert split.train.x.dtype == split.test.x.dtype == torch.float64

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.sampling import Sampled
 from pyrodrop.zoo.exact import NAMED, PROBLEMS
 
 COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
@@ -50,7 +50,7 @@ class Referee:
     def __init__(self, name: str, seed: int = 0) -> None:
         self.name = name
         self.train, self.test = PROBLEMS[name].data()
-        self.sampled: Any = zoo.load(f"exact/{name}")
+        self.sampled: Sampled = zoo.load(f"exact/{name}")  # type: ignore[assignment]
         self.draws: int = self.sampled.chains * self.sampled.draws
         observed = PROBLEMS[name].observed
         judged = self.test if observed else Dataset(self.test.x, torch.tensor(facts(name)["y"])[:, None])
