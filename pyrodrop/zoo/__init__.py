@@ -39,8 +39,7 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     """
     checks.instance(pattern, str, "pattern", "a name, in which * stands for anything")
     loads = checks.flag(loads, "loads", "whether to name only what can be loaded")
-    all_of_them = sorted([*ENTRIES, *NAMED])
-    chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
+    chosen = fnmatch.filter(sorted([*ENTRIES, *NAMED]), pattern)
     return [name for name in chosen if not loads or trained.file(name)]
 
 
@@ -69,11 +68,6 @@ def entry(name: str) -> Entry:
         ValueError: no entry has this name; the message suggests the most similar ones.
     """
     checks.instance(name, str, "name", "the name of an entry")
-    if name in NAMED:
-        raise ValueError(
-            f"name must be of an entry, which can be trained; got {name!r}, an exact posterior or an approximation of one, "
-            "which pyrodrop.zoo.load loads and pyrodrop run references makes"
-        )
     return ENTRIES[known(name, ENTRIES, "zoo entry", "pyrodrop list")]
 
 

@@ -204,8 +204,18 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor], points: Tens
     x is 0, and its rows have the shape of the `points` in the file; y is alternately one standard deviation above and below
     its mean.
     """
-    rows = data.whole("rows")
-    x, y = (_zeros(data.record(name), rows, most) for name, most in (("x", _X), ("y", _Y)))
+    rows, parts = data.whole("rows"), {}
+    for name, most in (("x", _X), ("y", _Y)):
+        record = data.record(name)
+        dtype, shape = _DTYPES.get(record.text("dtype")), record.content.get("shape")
+        sizes = shape if isinstance(shape, list) and all(type(size) is int and size > 0 for size in shape) else [0]
+        if dtype is None or not 1 <= rows * math.prod(sizes) <= most:
+            raise record.fault(
+                f"must have a shape with 1 to {most} elements in {rows} rows and one of the dtypes {', '.join(_DTYPES)} as "
+                f"{record.where}"
+            )
+        parts[name] = torch.zeros((), dtype=dtype).expand(rows, *sizes)  # in the memory of one number
+    x, y = parts.values()
     if x.shape[1:] != points.shape[1:]:
         raise data.fault(f"has rows of x of the shape {[*x.shape[1:]]} and points of the shape {[*points.shape[1:]]}")
     both = {}
@@ -215,25 +225,6 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor], points: Tens
                 raise data.fault(f"needs loc and scale of {name}")
             both[name] = Standardize(**statistics)
     if "targets" in both:
-        y = (
-            both["targets"]
-            .inverse(1.0 - 2.0 * (torch.arange(rows) % 2).reshape(-1, *[1] * (y.dim() - 1)) + y)
-            .to(y.dtype)
-        )
+        signs = 1.0 - 2.0 * (torch.arange(rows) % 2).reshape(-1, *[1] * (y.dim() - 1))
+        y = both["targets"].inverse(signs + y).to(y.dtype)
     return Dataset(x, y, **both)
-
-
-def _zeros(record: Record, rows: int, most: int) -> Tensor:
-    """A tensor of zeros with this number of rows and at most this number of elements, in the memory of one number."""
-    dtype, shape = _DTYPES.get(record.text("dtype")), record.content.get("shape")
-    if (
-        dtype is None
-        or not isinstance(shape, list)
-        or not all(type(size) is int and size > 0 for size in shape)
-        or not 1 <= rows * math.prod(shape) <= most
-    ):
-        raise record.fault(
-            f"must have a shape with 1 to {most} elements in {rows} rows and one of the dtypes {', '.join(_DTYPES)} as "
-            f"{record.where}"
-        )
-    return torch.zeros((), dtype=dtype).expand(rows, *shape)
