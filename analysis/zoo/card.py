@@ -11,18 +11,17 @@ from rich.text import Text
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
-FORMS = {"s.e.": ".2g", "its s.e.": ".2g", "sd of seeds": ".2g", "z": "+.1f"}
+FORMS = {"s.e.": ".2g", "its s.e.": ".2g", "sd of seeds": ".2g"}
 
 
 def show(entry: Entry) -> None:
     """Print the card. Data are loaded only if the entry has no reference, which otherwise contains the recipe."""
     reference = references.load(entry.name) if references.file(entry.name).is_file() else None
-    recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
+    recipe = reference["recipe"] if reference else references.recipe(entry, load_splits(entry, 1)[0].train)
     console().print(Text.assemble((entry.name, "bold"), "  ", entry.summary, "\n"))
     pairs(facts(entry, recipe, reference))
     print()
@@ -51,7 +50,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     more = _of_sparse(entry)
     if not isinstance(result, Mapping):
         return [*lines, ("result", result or "not run yet"), *more]
-    lines += [("result", _result(result)), *more, ("agreement", _agreement(entry, result))]
+    lines += [("result", _result(result)), *more]
     diagnostics = result["diagnostics"]
     fits = "the fit" if diagnostics["fits"] == 1 else f"{diagnostics['still_falling']} of {diagnostics['fits']} fits"
     falls = (
@@ -84,19 +83,6 @@ def _where(made: Mapping[str, Any]) -> str:
     return f"{made['machine']['processor']}, {made['machine']['device']}; {versions}"
 
 
-def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
-    """The verdict with z of every published score, or why there is no z."""
-    if not entry.published:
-        return "nothing published to compare with"
-    each = agreements(entry, result)
-    known = [f"{name} z = {score.z:+.1f}" for name, score in each.items() if score.z is not None]
-    if not known:
-        reasons = "one run without a standard error" if result["splits"] == 1 else "no published standard error"
-        return f"no z: {reasons}"
-    paired = " (paired by split)" if any(score.paired for score in each.values()) else ""
-    return f"{verdict(entry, result)}: {', '.join(known)}{paired}"
-
-
 def _trained(entry: Entry) -> str:
     """Size and place of the trained posterior, or the command that makes it."""
     path = trained.file(entry.name)
@@ -115,19 +101,17 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, dict[str, float | None]]:
-    """A row per score: ours with standard error and sd between seeds, the published one with its error, and z."""
-    compared = agreements(entry, result)
+    """A row per score: ours with standard error and sd between seeds, and the published one with its error."""
     ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
     rows: dict[str, dict[str, float | None]] = {}
     for name in dict.fromkeys([*entry.published, *ours["scores"]]):
-        agreement, values = compared.get(name), [scores[name] for scores in ours["seeds"].values() if name in scores]
+        values = [scores[name] for scores in ours["seeds"].values() if name in scores]
         rows[name] = {
             "ours": ours["scores"].get(name),
             "s.e.": ours["standard_errors"].get(name),
             "sd of seeds": statistics.stdev(values) if len(values) > 2 else None,
             entry.published_as: entry.published.get(name),
             "its s.e.": entry.published_errors.get(name),
-            "z": agreement.z if agreement else None,
         }
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}

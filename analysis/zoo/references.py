@@ -6,11 +6,14 @@ result               scores of the full run with its seed, versions and machine,
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.reports.json_files import read_record
+from pyrodrop.data import Dataset
 from pyrodrop.failed import Failed
+from pyrodrop.zoo import Entry
 
 FOLDER = Path(__file__).parents[1] / "reference"
 KEYS = ("entry", "recipe", "result")
@@ -54,3 +57,26 @@ def scores(name: str) -> dict[str, float]:
         return {}
     result = load(name)["result"]
     return dict(result["scores"]) if isinstance(result, dict) else {}
+
+
+def recipe(entry: Entry, data: Dataset) -> dict[str, Any]:
+    """A JSON-compatible description of network, prior, posterior and training of an entry."""
+    model, guide = entry.build(data)
+    return {
+        "network": model.describe(),
+        "prior": {name: prior.describe() for name, prior in model.priors.items()},
+        "posterior": guide.describe(),
+        "training": {name: _plain(value) for name, value in entry.settings(data).items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A setting as a number or a string."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, functools.partial):
+        arguments = ", ".join(f"{k}={_plain(v)}" for k, v in value.keywords.items())
+        return f"{_plain(value.func)}({arguments})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return value.__qualname__.split(".")[0].lstrip("_")
+    return str(value)

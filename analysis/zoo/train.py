@@ -45,6 +45,7 @@ from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
+from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.worth import collected, say, still_falls
 from pyrodrop.zoo import Entry, trained
@@ -81,9 +82,14 @@ def load_splits(entry: Entry, count: int | None = None) -> list[Split]:
 def measure(
     entry: Entry, splits: Sequence[Split], *, draws: int | None = None, seed: int = 0, **overrides: Any
 ) -> Measured:
-    """Train on every split and score; `overrides` are arguments of `pyrodrop.fit`."""
+    """Train on every split, split r with ``seed + r``, and score; `overrides` are arguments of `pyrodrop.fit`."""
     start = time.perf_counter()
-    fits = entry.fit_splits(splits, seed=seed, **overrides)
+    data = [split.train for split in splits]
+    if len(data) == 1:
+        fits: Sequence[Fit] = [entry.fit(data[0], seed=seed, **overrides)]
+    else:
+        models, guides = zip(*(entry.build(rows, seed + number) for number, rows in enumerate(data)), strict=True)
+        fits = fit_replicates(models, guides, data, count=len(data), seed=seed, **entry.settings(data[0], **overrides))
     return replace(scored(fits, splits, draws or entry.draws, seed), seconds=time.perf_counter() - start)
 
 

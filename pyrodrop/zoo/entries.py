@@ -265,7 +265,6 @@ KINGMA = [
         published={"error_percent": method.published[PUBLISHED_WIDTHS.index(WIDTH)]},
         published_as=READ_OFF,
         published_errors={"error_percent": method.bar},
-        published_runs=5,
     )
     for name, method in METHODS.items()
 ]

@@ -45,7 +45,7 @@ def record(
     Returns:
         The content of the reference file.
     """
-    where, recipe = resolve(device), entry.recipe(load_splits(entry, 1)[0].train)
+    where, recipe = resolve(device), references.recipe(entry, load_splits(entry, 1)[0].train)
     content = references.load(entry.name) if references.file(entry.name).is_file() else {}
     result: dict[str, Any] | str = content["result"] if content.get("recipe") == recipe else why or "not made yet"
     if full or run is not None:
