@@ -119,13 +119,9 @@ class Columns:
 
     def words(self) -> dict[str, Any]:
         """All attributes as plain lists, numbers and strings, for a file."""
-        return {
-            "numbers": list(self.numbers), "indicators": list(self.indicators),
-            "categories": [[name, list(values)] for name, values in self.categories.items()],
-            "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
-            "ordered": self.ordered, "wide": list(self.wide), "fills": [list(pair) for pair in self.fills.items()],
-            "gaps": list(self.gaps),
-        }  # fmt: skip
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        categories = [[name, list(values)] for name, values in self.categories.items()]
+        return plain | {"categories": categories, "fills": [list(pair) for pair in self.fills.items()]}
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
@@ -133,18 +129,18 @@ class Columns:
         try:
             if stored.get("encode", "one-hot") != "one-hot":
                 raise ValueError("codes of categories, which are no longer read")
-            numbers, indicators, targets, wide, gaps = (
-                tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide", "gaps")
-            )
-            if not all(isinstance(name, str | int) for name in (*numbers, *indicators, *targets, *wide, *gaps)):
+            names = {key: tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide", "gaps")}
+            if not all(isinstance(name, str | int) for each in names.values() for name in each):
                 raise TypeError("a name is no str")
-            categories = {name: tuple(values) for name, values in stored["categories"]}
-            fills = dict.fromkeys((*numbers, *indicators), np.nan) | dict(stored.get("fills", ()))
-            classes = None if stored["classes"] is None else tuple(stored["classes"])
-            ordered = stored.get("ordered") is True
+            return cls(
+                **names,
+                categories={name: tuple(values) for name, values in stored["categories"]},
+                classes=None if stored["classes"] is None else tuple(stored["classes"]),
+                ordered=stored.get("ordered") is True,
+                fills=dict.fromkeys((*names["numbers"], *names["indicators"]), np.nan) | dict(stored.get("fills", ())),
+            )
         except (AttributeError, TypeError, ValueError, KeyError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
-        return cls(numbers, indicators, categories, targets, classes, ordered, wide, fills, gaps)
 
 
 def read_frame(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import copied, tensor_of, without_graph
-from pyrodrop.checks import Inputs, all_finite, mapped, named_parts, num_rows, parts, shown
+from pyrodrop.checks import Inputs, all_finite, instance, mapped, named_parts, num_rows, parts, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data.columns import Columns, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
@@ -317,8 +317,7 @@ def _one_length(x: Any) -> Any:
 
 def _check_standardisation(name: str, standardisation: Any, values: Any) -> None:
     """Check the type of the standardisation passed as `name`, and that its shape fits `values`."""
-    if not isinstance(standardisation, Standardize):
-        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(standardisation)}")
+    instance(standardisation, Standardize, name, "a Standardize of pyrodrop.scaling, or None")
     if name == "inputs":
         _check_standardizable("x", values)
     for statistic in (standardisation.loc, standardisation.scale):
