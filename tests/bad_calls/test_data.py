@@ -269,6 +269,7 @@ def from_people(df: Any = None, target: Any = "price", categories: Any = ("kind"
     return Dataset.from_frame(people() if df is None else df, target, categories=list(categories), **settings)
 
 
+BOOLS = [True, False] * (N // 2)
 FRAME_ONLY = {
     "got a ndarray": SAME, r"at least one row; got a DataFrame of shape \[0, 4\]": people()[:0],
     "different names; got a DataFrame": pd.concat([people(), people()], axis=1),
@@ -300,10 +301,8 @@ REFUSED: Table = {
     **product({"data.Dataset.rows": lambda rows: Dataset(X, Y).rows(rows)}, ROWS),
     "data.Dataset.like": [
         (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
-        (
-            lambda: from_people(people(c=[True, False] * 4)).columns.x(people(c=[2] * N)),
-            "had bools and must have bools",
-        ),
+        (lambda: from_people(people(a=BOOLS)).columns.x(people(a=[2] * N)), "had bools and must have bools"),
+        (lambda: from_people().columns.x(people(a=BOOLS)), "had numbers and must have numbers; got bools"),
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),

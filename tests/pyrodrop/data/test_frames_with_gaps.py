@@ -69,6 +69,11 @@ def test_inputs_are_those_of_pandas() -> None:
     torch.testing.assert_close(again.x(new), x)
 
 
+def test_of_as_many_ones_as_zeros_a_gap_is_zero() -> None:
+    columns, _ = read_inputs(pd.DataFrame({"on": pd.array([True, False, None], dtype="boolean")}), "X")
+    assert columns.x(pd.DataFrame({"on": [None, True]}, dtype="boolean")).tolist() == [[0, 1], [1, 0]]
+
+
 @pytest.mark.parametrize("classes", [False, True])
 def test_both_doors_predict_the_same(classes: bool, tmp_path: Path) -> None:
     df, label = frame(), "kind" if classes else "y"
