@@ -89,13 +89,7 @@ class Columns:
         """
         plain = (*self.numbers, *self.indicators)
         frame = _with(frame, (*plain, *self.categories), name)
-        numbers = _numbers_of(frame, plain, name, self.numbers)
-        for place, column in enumerate(self.indicators, len(self.numbers)):
-            odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1)) & ~np.isnan(numbers[:, place])]
-            if len(odd):
-                raise ValueError(
-                    f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g}"
-                )
+        numbers = _numbers_of(frame, plain, name, self.indicators)
         codes = {c: _coded(frame, c, values, name, self.fills.get(c)) for c, values in self.categories.items()}
         dummies = (F.one_hot(code, len(self.categories[c])) for c, code in codes.items())
         return torch.cat([self.table(numbers), *dummies], 1)
@@ -115,7 +109,7 @@ class Columns:
         frame = _with(frame, self.targets, name)
         if self.classes is not None:
             return _coded(frame, self.targets[0], self.classes, name)
-        return torch.from_numpy(_numbers_of(frame, self.targets, name, self.targets)).to(self.dtype(self.targets))
+        return torch.from_numpy(_numbers_of(frame, self.targets, name, ())).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
         """All attributes as plain lists, numbers and strings, for a file."""
@@ -319,17 +313,21 @@ def _named(names: Any, frame: nw.DataFrame[Any], argument: str) -> list[Hashable
 
 
 def _numbers_of(
-    frame: nw.DataFrame[Any], labels: Sequence[Any], name: str, no_bools: Sequence[Hashable] = ()
+    frame: nw.DataFrame[Any], labels: Sequence[Any], name: str, bools: Sequence[Hashable] | None = None
 ) -> Numbers:
-    """Columns of numbers that float32 can hold, and of bools, as float64, ``[N, columns]``; missing values are NaN."""
+    """Columns of numbers that float32 can hold, and of bools, as float64, ``[N, columns]``; missing values are NaN.
+
+    Args:
+        bools: the columns that must be of bools, if the others may not be.
+    """
     kinds = frame.schema
     for label in labels:
-        if not (kinds[label].is_numeric() or kinds[label] == nw.Boolean):
-            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kinds[label]}")
-        if label in no_bools and kinds[label] == nw.Boolean:
-            raise ValueError(
-                f"{name}, column {label!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"
-            )
+        kind, is_bool = kinds[label], kinds[label] == nw.Boolean
+        if not (kind.is_numeric() or is_bool):
+            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kind}")
+        if bools is not None and is_bool != (label in bools):
+            had = "bools" if label in bools else "numbers"
+            raise ValueError(f"{name}, column {label!r}, had {had} and must have {had}; got dtype {kind}")
     if not labels:
         return np.empty((len(frame), 0))
     if frame.implementation.is_pandas_like():

@@ -302,7 +302,7 @@ REFUSED: Table = {
     "data.Dataset.like": [
         (lambda: from_people().like(people().drop(columns="price")), "df must have .*without 'price'"),
         (lambda: from_people(people(a=BOOLS)).columns.x(people(a=[2] * N)), "had bools and must have bools"),
-        (lambda: from_people().columns.x(people(a=BOOLS)), "had numbers and must have numbers; got bools"),
+        (lambda: from_people().columns.x(people(a=BOOLS)), "had numbers and must have numbers; got dtype Boolean"),
     ],
     "columns of a frame": [
         *((lambda c=c: from_people(target=c), f"target {said}") for said, c in COLUMNS.items()),
