@@ -34,7 +34,7 @@ def save(
     """Write the trained posterior of an entry.
 
     Args:
-        fits: one per split, from `Entry.fit` or `Entry.fit_splits`.
+        fits: one per split, as `pyrodrop.analysis.zoo.train.measure` makes them.
         x: inputs ``[N, ...]``, of which ten, evenly spaced, are kept.
         result: of the run, with ``scores``, finite numbers by name.
 

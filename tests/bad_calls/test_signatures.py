@@ -103,7 +103,7 @@ RECORDS = {  # what functions return, and base classes
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
     "data.Split.name", "data.Split.source", "x_unit", "y_unit",
-    "divergences.worst", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
+    "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
