@@ -456,7 +456,7 @@ class Recipe(NamedTuple):
     reach: float
     cut: float | None
     kl_weight: schedules.KLSchedule
-    decay: tuple[Callable[[float], float], Callable[[float], float]]
+    decay: tuple[Callable[..., float], Callable[..., float]]
     lr: float | Callable[[str], float] = 1e-3
 
 

@@ -50,29 +50,24 @@ RATE, WIDTH, TOKENS, READ_DECAY = 0.1, 16, 14, 1e-4  # of the networks that `pyr
 MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
 
 
-def late(share: float) -> float:
-    """1 for the first half, then linear to 0."""
-    return min(1.0, 2 * (1 - share))
+def late(step: int, *, steps: int) -> float:
+    """Factor of the learning rate: 1 for the first half of the steps, then linear to 0."""
+    return min(1.0, 2 * (1 - step / steps))
 
 
-def straight(share: float) -> float:
-    """Linear from 1 to 0."""
-    return 1 - share
+def straight(step: int, *, steps: int) -> float:
+    """Factor of the learning rate, linear from 1 to 0."""
+    return 1 - step / steps
 
 
-def stairs(share: float) -> float:
-    """Multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8."""
-    return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
+def stairs(step: int, *, steps: int) -> float:
+    """Factor of the learning rate, multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8 of the steps."""
+    return float(0.2 ** sum(step / steps >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
 
 
-def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
-    """Factor of the learning rate at a step, from the share of all steps that is completed."""
-    return decay(step / steps)
-
-
-def over(decay: Callable[[float], float]) -> Callable[[int], Callable[[int], float]]:
-    """Makes the schedule of `decay` for a number of steps."""
-    return lambda steps: partial(decaying, decay=decay, steps=steps)
+def over(factor: Callable[..., float]) -> Callable[[int], Callable[[int], float]]:
+    """Makes the schedule with this factor for a number of steps."""
+    return lambda steps: partial(factor, steps=steps)
 
 
 def inverse_decay(step: int, *, gamma: float, power: float) -> float:
