@@ -1,11 +1,10 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``cite``, ``check`` and ``league``.
+"""The command line: ``pyrodrop run``, ``list``, ``show`` and ``cite``.
 
 Commands are functions: cyclopts makes their options and help pages from signatures and docstrings. An error is one line on
-stderr, which begins with ``pyrodrop:``; the option ``--debug``, at any place, adds the traceback. Exit statuses:
+stderr, which begins with ``pyrodrop:``; an unexpected one is Python's traceback. Exit statuses:
 
     0     done
-    1     the call failed: a file or folder, the network, memory, a training that diverged, an unexpected error; or a check
-          missed its reference
+    1     the call failed: a file or folder, the network, memory, a training that diverged, an unexpected error
     2     the call is wrong: an unknown command, option or name, or a value that is not allowed
     130   interrupted
     141   the program that reads the output has closed it
@@ -19,15 +18,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, convert
 
 from pyrodrop import __version__
 from pyrodrop.failed import INSTALL, Failed
 
-_MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --debug shows the traceback of an error.
+_MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options.
 
 Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
 plain text."""
@@ -36,28 +34,21 @@ FAILED, WRONG, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status, see the module's docstring."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
     if argv is None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # for a terminal that has no sign for what is printed
     try:
-        status = _command(arguments)
+        status = _command(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
     except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            traceback.print_exc()
         status, line = _ended(error)
-        if line:
-            print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
+        if line:  # content of files may be part of it
+            shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(line.split()))
+            print(f"pyrodrop: {shown}", file=sys.stderr)
     return status
 
 
 def _command(arguments: list[str]) -> int:
     """Call the command that the arguments name. Returns the exit status."""
-    for argument in arguments:
-        if argument.startswith("--") and argument.endswith("="):  # an empty path would be the working directory
-            raise ValueError(f"{argument[:-1]} needs a value; got none")
     if arguments[:1] == ["run"] and arguments[1:2] and not arguments[1].startswith("-"):
         function, summary = _job(arguments[1])
         name = f"pyrodrop run {arguments[1]}"
@@ -65,7 +56,7 @@ def _command(arguments: list[str]) -> int:
         arguments = arguments[2:]
     else:
         app = _app("pyrodrop", help_epilogue=_MORE)
-        for command in (run, list_, show, cite, check, league):
+        for command in (run, list_, show, cite):
             app.command(command, name=command.__name__.rstrip("_"))
     try:
         result = app(arguments)
@@ -101,43 +92,33 @@ def _job(name: str) -> tuple[Callable[..., Any], str]:
     """The function that runs under this name, and its summary."""
     from pyrodrop.analysis.jobs import JOBS, job
     from pyrodrop.checks import known
-    from pyrodrop.zoo import every
+    from pyrodrop.zoo import ENTRIES
 
-    entries = every()
-    if known(name, [*JOBS, *entries], "job or zoo entry", "pyrodrop list") in JOBS:
+    if known(name, [*JOBS, *ENTRIES], "job or zoo entry", "pyrodrop list") in JOBS:
         return job(name), JOBS[name]
     from pyrodrop.analysis.zoo.train import run_entry
 
-    return functools.partial(run_entry, entries[name]), entries[name].summary
+    return functools.partial(run_entry, ENTRIES[name]), ENTRIES[name].summary
 
 
 def _ended(error: BaseException) -> tuple[int, str]:
-    """The exit status of an error and its line."""
-    causes = [error]
-    while (cause := causes[-1].__context__) is not None:
-        causes.append(cause)
-    for cause in causes:  # an interrupted import can end in any error
-        if isinstance(cause, KeyboardInterrupt):
-            return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(cause))))
+    """The exit status of an error and its line; the traceback of an unexpected one is printed."""
+    text = str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, ": ".join(filter(None, ("interrupted", text)))
     if isinstance(error, BrokenPipeError):
         with contextlib.suppress(OSError, ValueError):  # stdout may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails to flush it
         return NO_READER, ""
-    kind, text = type(error).__name__, str(error)
     if isinstance(error, OSError):
         file = error.filename2 or error.filename
-        return FAILED, f"{file}: {error.strerror}" if file and error.strerror else text or kind
+        return FAILED, f"{file}: {error.strerror}" if file and error.strerror else text or type(error).__name__
     if isinstance(error, Failed | FloatingPointError) or INSTALL in text:
         return FAILED, text
     if isinstance(error, ValueError):
         return WRONG, text
-    return FAILED, f"{kind}: {text}; --debug shows the traceback"
-
-
-def _printable(line: str) -> str:
-    """The line with control characters escaped: content of files may be part of it."""
-    flat = " ".join(line.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)
+    traceback.print_exception(error)
+    return FAILED, ""
 
 
 def run(name: str, /) -> None:
@@ -155,13 +136,13 @@ def list_() -> None:
     """List what can be run, and the entries of the zoo."""
     from pyrodrop.analysis.jobs import JOBS
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
-    from pyrodrop.zoo import every
+    from pyrodrop.zoo import ENTRIES
 
     print("jobs (pyrodrop run JOB, in a clone of the repository)")
     pairs(JOBS)
     print()
-    paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
-    pairs({name: entry.summary for name, entry in every().items()})
+    paragraph("zoo entries (pyrodrop show, run ENTRY; pyrodrop.zoo.entry(ENTRY))")
+    pairs({name: entry.summary for name, entry in ENTRIES.items()})
 
 
 def show(entry: str, /) -> None:
@@ -185,38 +166,3 @@ def cite(entry: str, /) -> None:
     from pyrodrop import zoo
 
     print(zoo.cite(entry))
-
-
-def check(entries: list[str], /, *, jobs: int | None = None, quiet: bool = False) -> int:
-    """Predict with trained posteriors, train briefly, compare with the references; status 1 if one is missed.
-
-    Args:
-        entries: names of zoo entries, see pyrodrop list.
-        jobs: number of processes, one thread each; this one if left out.
-        quiet: show no progress, only the result.
-    """
-    from pyrodrop import zoo
-    from pyrodrop.analysis.zoo.check import check_each
-
-    return 0 if check_each([zoo.entry(name) for name in entries], jobs=jobs, quiet=quiet) else FAILED
-
-
-def league(
-    file: Path,
-    /,
-    *,
-    problem: str | None = None,
-    name: str | None = None,
-    output: Annotated[Path | None, Parameter(alias="-o")] = None,
-) -> None:
-    """Score draws of weights, or of functions, against the exact posteriors, and print them beside other methods.
-
-    Args:
-        file: a .npz file with draws, called PROBLEM.NAME, such as yacht.f: see the page of the league.
-        problem: the problem that all draws are of; names in the file are then without it.
-        name: of the method in the tables; that of the file if left out.
-        output: a JSON file to write the rows to.
-    """
-    from pyrodrop.analysis.jobs import of_lab
-
-    of_lab("experiments.league", "the league").submit(file, problem=problem, name=name, out=output)

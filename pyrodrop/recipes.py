@@ -524,14 +524,13 @@ def _table(data: Any, target: Any = None, categories: Sequence[Any] = ()) -> Dat
     if is_frame(data):
         if target is None:
             raise TypeError("target must name the column of y of a data frame; got None")
-        data = Dataset._of_frame(data, *read_frame(data, target, categories, "one-hot", True, fill=True))
+        data = Dataset._of_frame(data, *read_frame(data, target, categories))
     elif target is not None:
         raise TypeError(f"target names a column of a data frame; got {shown(target)} for {shown(data)}")
     data = Dataset.of(data.train if isinstance(data, Split) else data)
-    x, codes = data.x, data.columns is not None and data.columns.encode == "codes"
-    if not isinstance(x, Tensor) or x.dim() != 2 or codes:
-        kind = "codes of categories" if codes else "" if not isinstance(x, Tensor) else str(x.dtype)
-        got = f"{kind} of shape {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    x = data.x
+    if not isinstance(x, Tensor) or x.dim() != 2:
+        got = f"{x.dtype} of shape {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise TypeError(
             f"data must have a table of real numbers as x, [N, D]; got {got}: recipes have no network for it, but "
             "models.from_module makes a model of any"

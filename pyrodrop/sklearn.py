@@ -30,7 +30,7 @@ from pyrodrop import recipes
 from pyrodrop.arrays import as_masked, is_frame, unmasked
 from pyrodrop.checks import count, counts, public, shown
 from pyrodrop.data import Dataset
-from pyrodrop.data.columns import Columns, read_array, read_frame
+from pyrodrop.data.columns import Columns, read_inputs
 from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
@@ -117,10 +117,10 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         if not self._framed:
             x, y = validate_data(self, _unmasked(X), y, **_TABLE, **options)
             self._scale: Standardize | None
-            self._columns, self._scale = read_array(np.asarray(x))
+            self._columns, self._scale = read_inputs(np.asarray(x), "X")
             return self._columns.table(np.array(x)), y
         validate_data(self, X, skip_check_array=True)
-        self._columns, self._scale, _ = read_frame(X, (), (), "one-hot", True, fill=True, name="X")
+        self._columns, self._scale = read_inputs(X, "X")
         x = self._columns.x(X, "X")
         return x, check_X_y(x.numpy(), y, estimator=self, dtype=None, **options)[1]
 

@@ -25,14 +25,11 @@ def examples() -> Iterator[tuple[str, Any]]:
             )
 
 
-OF_DATA = {"zoo.problem"}  # which loads a data set
 EXAMPLES = {id(value): (name, value) for name, value in examples() if ">>>" in (value.__doc__ or "")}
 
 
 @pytest.mark.parametrize(("name", "value"), EXAMPLES.values(), ids=[name for name, _ in EXAMPLES.values()])
-def test_example_gives_what_it_shows(name: str, value: Any, request: pytest.FixtureRequest) -> None:
-    if name in OF_DATA:
-        request.getfixturevalue("data_folder")
+def test_example_gives_what_it_shows(name: str, value: Any) -> None:
     text = inspect.cleandoc(value.__doc__ or "")
     example = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
     report: list[str] = []

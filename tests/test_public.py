@@ -16,7 +16,7 @@ import pytest
 import setuptools
 import yaml
 
-from pyrodrop.zoo import released
+from pyrodrop.zoo import trained
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -89,11 +89,11 @@ def test_actions_are_pinned_by_commit_and_dependabot_knows_them(name: str) -> No
 def test_files_of_a_release_are_found_by_an_installed_package(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-P", ROOT / ".ci/release_files.py", tmp_path / "files"], check=True)
     files = {path.name for path in (tmp_path / "files").iterdir()}
-    lines = released.HASHES.read_text(encoding="utf-8").splitlines()
+    lines = trained.HASHES.read_text(encoding="utf-8").splitlines()
     assert files == {line.split()[1].replace("/", ".") for line in lines}
     assert len(files) > 20
     one = lines[0].split()[1]
-    assert (tmp_path / "files" / one.replace("/", ".")).read_bytes() == (released.HASHES.parent / one).read_bytes()
+    assert (tmp_path / "files" / one.replace("/", ".")).read_bytes() == (trained.HASHES.parent / one).read_bytes()
 
 
 def test_the_recipe_of_conda_needs_what_pip_needs() -> None:

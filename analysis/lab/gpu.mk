@@ -5,7 +5,7 @@ PYTHON ?= python3
 DEVICE ?= cuda
 OUT ?= runs/gpu$(if $(SMALL),-small)-$(DEVICE)
 LARGE := kin8nm power naval protein
-PIECES := tests steps sparse-lenet-5 kingma-fig1a-paper co2-paper \
+PIECES := tests steps sparse-lenet-5 kingma-fig1a-paper \
   $(addprefix uci-gal2018-,$(LARGE))
 STEPS := --names "MLP" --names "LeNet" --names "13-50-1" --names "13-50-1, 1024 rows" --names "MLP, 1024 rows"
 COMMAND := $(PYTHON) -P -u -m
@@ -28,8 +28,6 @@ sparse-lenet-5:
 kingma-fig1a-paper:
 	$(call run,$(COMMAND) pyrodrop run kingma-fig1a $(JOB) --preset paper,--jobs 3,--epochs 1 --digits 512 --seeds 2 \
 	  --widths 8 --methods none variational-b --jobs 2)
-co2-paper:
-	$(call run,$(COMMAND) pyrodrop run co2 $(JOB),--preset paper --jobs 4,--preset default --steps 3 --jobs 2)
 $(addprefix uci-gal2018-,$(LARGE)):
 	$(call run,$(COMMAND) pyrodrop run uci $(JOB),--data $(@:uci-gal2018-%=%) --protocol gal2018,--data yacht \
 	  --protocol quick --splits 1)

@@ -9,29 +9,25 @@ from typing import Any
 from rich.text import Text
 
 from pyrodrop.analysis.reports.score_table import score_table
-from pyrodrop.analysis.reports.terminal import console, pairs, paragraph, print_table
+from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
-FORMS = {"s.e.": ".2g", "its s.e.": ".2g", "sd of seeds": ".2g", "z": "+.1f"}
+FORMS = {"s.e.": ".2g", "its s.e.": ".2g", "sd of seeds": ".2g"}
 
 
 def show(entry: Entry) -> None:
     """Print the card. Data are loaded only if the entry has no reference, which otherwise contains the recipe."""
     reference = references.load(entry.name) if references.file(entry.name).is_file() else None
-    recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
+    recipe = reference["recipe"] if reference else references.recipe(entry, load_splits(entry, 1)[0].train)
     console().print(Text.assemble((entry.name, "bold"), "  ", entry.summary, "\n"))
     pairs(facts(entry, recipe, reference))
     print()
     rows = scores(entry, reference["result"] if reference else None)
     if rows:
         print_table(score_table(rows, title="scores", corner="score", forms=FORMS))
-    if changed := references.shifted().get(entry.name):
-        print_table(score_table(changed["digits"], title="1,000 test digits", corner="digits"))
-        paragraph(foreign(changed))
 
 
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -48,18 +44,13 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
         ("training", ", ".join(f"{name} {value}" for name, value in recipe["training"].items())),
         ("prediction", f"{entry.draws} draws"),
     ]
-    run = entry.check
-    parts = [f"{run.steps:,} steps", f"{run.draws} draws"]
-    parts += [f"{count:,} to {what}" for what, count in (("train", run.train), ("test", run.test)) if count]
-    parts += [f"{run.splits} splits"] if run.splits > 1 else []
-    lines.append(("check", ", ".join(parts)))
     lines.append(("trained", _trained(entry)))
     lines += [] if entry.published else [("published", "no scores to compare with")]
     result = None if reference is None else reference["result"]
     more = _of_sparse(entry)
     if not isinstance(result, Mapping):
-        return [*lines, ("result", result or "not run yet"), *more, *_checked(reference)]
-    lines += [("result", _result(result)), *more, ("agreement", _agreement(entry, result))]
+        return [*lines, ("result", result or "not run yet"), *more]
+    lines += [("result", _result(result)), *more]
     diagnostics = result["diagnostics"]
     fits = "the fit" if diagnostics["fits"] == 1 else f"{diagnostics['still_falling']} of {diagnostics['fits']} fits"
     falls = (
@@ -71,19 +62,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     if "as_loaded" in result:
         scores = ", ".join(f"{name} {value:.4g}" for name, value in result["as_loaded"].items())
         lines.append(("as loaded", f"{scores}, without pruned weights, which the scores below include"))
-    if "beside" in result:
-        lines.append(("beside", f"{result['beside']['by']}, with its defaults, on the same rows"))
-    return [*lines, *_checked(reference)]
-
-
-def foreign(changed: Mapping[str, Any]) -> str:
-    """A sentence on how well uncertainty separates letters from digits."""
-    information = changed["auroc_information"]
-    also = "" if information is None else f", by mutual information {information:.3f}"
-    return (
-        f"AUROC of 960 letters against these digits as they are: by entropy {changed['auroc_entropy']:.3f}{also}. "
-        f"{changed['draws']} draws."
-    )
+    return lines
 
 
 def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
@@ -99,29 +78,9 @@ def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
     return [("run sparse", text)]
 
 
-def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The machine and the package versions with which the scores of the check were recorded."""
-    if reference is None:
-        return [("reference", "none yet")]
-    return [("checked on", _where(reference))]
-
-
 def _where(made: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("pyrodrop", "pyro-ppl", "torch"))
     return f"{made['machine']['processor']}, {made['machine']['device']}; {versions}"
-
-
-def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
-    """The verdict with z of every published score, or why there is no z."""
-    if not entry.published:
-        return "nothing published to compare with"
-    each = agreements(entry, result)
-    known = [f"{name} z = {score.z:+.1f}" for name, score in each.items() if score.z is not None]
-    if not known:
-        reasons = "one run without a standard error" if result["splits"] == 1 else "no published standard error"
-        return f"no z: {reasons}"
-    paired = " (paired by split)" if any(score.paired for score in each.values()) else ""
-    return f"{verdict(entry, result)}: {', '.join(known)}{paired}"
 
 
 def _trained(entry: Entry) -> str:
@@ -142,23 +101,18 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, dict[str, float | None]]:
-    """A row per score: ours with standard error and sd between seeds, the published one with its error, z, and `beside`."""
-    compared = agreements(entry, result)
+    """A row per score: ours with standard error and sd between seeds, and the published one with its error."""
     ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
     rows: dict[str, dict[str, float | None]] = {}
     for name in dict.fromkeys([*entry.published, *ours["scores"]]):
-        agreement, values = compared.get(name), [scores[name] for scores in ours["seeds"].values() if name in scores]
+        values = [scores[name] for scores in ours["seeds"].values() if name in scores]
         rows[name] = {
             "ours": ours["scores"].get(name),
             "s.e.": ours["standard_errors"].get(name),
             "sd of seeds": statistics.stdev(values) if len(values) > 2 else None,
             entry.published_as: entry.published.get(name),
             "its s.e.": entry.published_errors.get(name),
-            "z": agreement.z if agreement else None,
         }
-    for model, theirs in ours.get("beside", {"scores": {}})["scores"].items():
-        for name in rows:
-            rows[name][model] = theirs.get(name)
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}
 

@@ -1,16 +1,12 @@
 """Measured results of the zoo's entries: ``reference/NAME.json``.
 
 entry, recipe        the name, and a description of the entry at the time of the measurement
-result               scores of the full run with its seed, or the reason why there is none
-check                scores of the short run of ``pyrodrop check``, with seed and tolerances
-versions, machine    package versions, and processor, device and number of threads
+result               scores of the full run with its seed, versions and machine, or the reason why there is none
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +14,9 @@ from pyrodrop.analysis.reports.json_files import read_record
 from pyrodrop.data import Dataset
 from pyrodrop.failed import Failed
 from pyrodrop.zoo import Entry
-from pyrodrop.zoo.entry import guide_class
-from pyrodrop.zoo.sources import SOURCES
 
 FOLDER = Path(__file__).parents[1] / "reference"
-SHIFTED = FOLDER / "shifted.json"
-LATE = {"compression"}  # scores that a short run may lack
-KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
+KEYS = ("entry", "recipe", "result")
 
 
 def file(name: str) -> Path:
@@ -48,28 +40,15 @@ def load(name: str) -> dict[str, Any]:
     missing = [key for key in KEYS if key not in record.content]
     if missing:
         raise Failed(f"the reference of {name} lacks {', '.join(missing)}")
-    content = dict(record.content)
-    if content["entry"] != name:
-        raise Failed(f"the reference of {name} is that of {content['entry']}")
-    check = record.record("check").content
-    if not check.get("scores") or set(check["scores"]) != set(check.get("tolerance", ())):
-        raise Failed(f"the reference of {name} needs scores of its check with a tolerance for each")
-    for key in ("scores", "tolerance"):
-        numbers = record.record("check").record(key)
-        for score in numbers.content:
-            numbers.number(score)
-    return content
+    if record.content["entry"] != name:
+        raise Failed(f"the reference of {name} is that of {record.content['entry']}")
+    return dict(record.content)
 
 
 def of_sparse(name: str) -> dict[str, Any] | None:
     """The stored results of ``pyrodrop run sparse`` with the recipe of an entry; None if there are none."""
     path = FOLDER / f"{name.replace('/', '-')}.json"
     return dict(read_record(path).content) if path.is_file() else None
-
-
-def shifted() -> dict[str, Any]:
-    """Scores of trained classifiers on shifted and foreign images, by entry; measured by ``analysis/lab/zoo/shifted.py``."""
-    return dict(read_record(SHIFTED).record("entries").content) if SHIFTED.is_file() else {}
 
 
 def scores(name: str) -> dict[str, float]:
@@ -80,41 +59,24 @@ def scores(name: str) -> dict[str, float]:
     return dict(result["scores"]) if isinstance(result, dict) else {}
 
 
-def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
-    """Problems of an entry and its reference, one line each.
-
-    Args:
-        data: its training data, to check also whether the entry has changed since the reference was measured.
-    """
-    empty = [
-        f.name for f in fields(entry) if f.name not in ("published", "published_errors") and not getattr(entry, f.name)
-    ]
-    faults = [f"it has no {name}" for name in empty]
-    if "data" not in empty and entry.data not in SOURCES:
-        faults.append(f"no data set is called {entry.data!r}")
-    if "guide" not in empty and guide_class(entry) is None:
-        faults.append(f"its guide is no class of pyrodrop.guides: {entry.guide!r}")
-    try:
-        content = load(entry.name)
-    except ValueError as error:
-        return [f"{entry.name}: {line}" for line in (*faults, str(error))]
-    check = content["check"]
-    if "check" not in empty and check.get("run") != asdict(entry.check):
-        faults.append(f"its reference is of another check: {check.get('run')}, not {asdict(entry.check)}")
-    unknown = sorted(set(entry.published) - set(check["scores"]) - LATE)
-    if unknown:
-        faults.append(f"it has published {', '.join(unknown)}, which no run of it measures")
-    if data is not None and not faults and content["recipe"] != entry.recipe(data):
-        faults.append("its recipe is not that of its reference: measure it again")
-    return [f"{entry.name}: {line}" for line in faults]
+def recipe(entry: Entry, data: Dataset) -> dict[str, Any]:
+    """A JSON-compatible description of network, prior, posterior and training of an entry."""
+    model, guide = entry.build(data)
+    return {
+        "network": model.describe(),
+        "prior": {name: prior.describe() for name, prior in model.priors.items()},
+        "posterior": guide.describe(),
+        "training": {name: _plain(value) for name, value in entry.settings(data).items()},
+    }
 
 
-def misses(name: str, measured: Mapping[str, float]) -> dict[str, str]:
-    """The scores of a check that are outside the tolerance of the reference, each with a description."""
-    check = load(name)["check"]
-    missed = {}
-    for score, value in check["scores"].items():
-        ours, tolerance = measured.get(score, math.nan), check["tolerance"][score]
-        if not abs(ours - value) <= tolerance:
-            missed[score] = f"{ours:.6g} is not within {tolerance:.2g} of {value:.6g}"
-    return missed
+def _plain(value: Any) -> Any:
+    """A setting as a number or a string."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, functools.partial):
+        arguments = ", ".join(f"{k}={_plain(v)}" for k, v in value.keywords.items())
+        return f"{_plain(value.func)}({arguments})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return value.__qualname__.split(".")[0].lstrip("_")
+    return str(value)

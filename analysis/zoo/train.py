@@ -35,7 +35,7 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo import references, write
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
@@ -45,6 +45,7 @@ from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
+from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.worth import collected, say, still_falls
 from pyrodrop.zoo import Entry, trained
@@ -81,9 +82,14 @@ def load_splits(entry: Entry, count: int | None = None) -> list[Split]:
 def measure(
     entry: Entry, splits: Sequence[Split], *, draws: int | None = None, seed: int = 0, **overrides: Any
 ) -> Measured:
-    """Train on every split and score; `overrides` are arguments of `pyrodrop.fit`."""
+    """Train on every split, split r with ``seed + r``, and score; `overrides` are arguments of `pyrodrop.fit`."""
     start = time.perf_counter()
-    fits = entry.fit_splits(splits, seed=seed, **overrides)
+    data = [split.train for split in splits]
+    if len(data) == 1:
+        fits: Sequence[Fit] = [entry.fit(data[0], seed=seed, **overrides)]
+    else:
+        models, guides = zip(*(entry.build(rows, seed + number) for number, rows in enumerate(data)), strict=True)
+        fits = fit_replicates(models, guides, data, count=len(data), seed=seed, **entry.settings(data[0], **overrides))
     return replace(scored(fits, splits, draws or entry.draws, seed), seconds=time.perf_counter() - start)
 
 
@@ -173,7 +179,7 @@ def run_entry(
     overrides |= {} if steps is None else {"steps": steps}
     about = {"device": job.device.type, "seed": job.seed, "steps": steps}
     with run_folder(out or Path("runs") / entry.name, entry.name, about) as folder:
-        if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
+        if len(splits) == 1 and (steps or entry.settings(splits[0].train)["steps"]) >= _LONG:
             overrides["checkpoint"] = folder / "training.safetensors"
             say_reused(["training.safetensors"] if overrides["checkpoint"].exists() else [], folder)
         measured = measure(entry, splits, seed=job.seed, **overrides)
@@ -206,14 +212,14 @@ def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split
 
     Large tensors are rounded to 16 bits and pruned weights are left out. If this changes a fit, it is scored again.
     """
-    kept = [trained.rounded(fit) for fit in fits]
+    kept = [write.rounded(fit) for fit in fits]
     loaded = [fit.pruned(trained.THRESHOLD) if trained.prunes(fit) else fit for fit in kept]
     if any(new is not fit for new, fit in zip(loaded, fits, strict=True)):
         again = scored(loaded, splits, entry.draws, result["seed"])
         seeds = {**result["seeds"], str(result["seed"]): again.scores}
         result = {**result, **_scores_of(entry, again), "seeds": seeds}
     sets = [split.train for split in splits]
-    return trained.save(folder / f"{entry.name}.safetensors", entry, kept, sets, judged(splits[0]).x, result)
+    return write.save(folder / f"{entry.name}.safetensors", entry, kept, sets, judged(splits[0]).x, result)
 
 
 def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:

@@ -14,16 +14,14 @@ from generated import Folder
 from sphinx.application import Sphinx
 from zoo_figures import Figures, figures
 
-from pyrodrop import zoo
+from pyrodrop import guides, zoo
 from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.agreement import verdict, waiting
-from pyrodrop.analysis.zoo.card import FORMS, facts, foreign
+from pyrodrop.analysis.zoo.card import FORMS, facts
 from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry, trained
-from pyrodrop.zoo.entry import guide_class
 
-HEADS = ("Entry", "For", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement", "Loads")
+HEADS = ("Entry", "For", "Data set", "Posterior", "Network", "Published", "Ours", "Loads")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -57,15 +55,6 @@ def card(entry: Entry, drawn: Figures | None) -> str:
     for title, text in facts(entry, reference["recipe"] if reference else None, reference):
         lines += [f"* - {title}", f"  - {plain(text)}"]
     lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
-    if changed := references.shifted().get(entry.name):
-        lines += [
-            "## Shifted and foreign images",
-            "",
-            *table(changed["digits"], "digits"),
-            "",
-            plain(foreign(changed)),
-            "",
-        ]
     if drawn:
         stem = entry.name.rpartition("/")[2]
         for end in drawn.files:
@@ -73,7 +62,6 @@ def card(entry: Entry, drawn: Figures | None) -> str:
             lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.description}", f":class: only-{theme}", "```", ""]
         lines += [drawn.description, ""]
     lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
-    lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
     lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]
     lines += [f'entry = zoo.entry("{entry.name}")', "model, guide = entry.build(train)  # a Dataset"]
     if trained.file(entry.name):
@@ -117,9 +105,9 @@ def index() -> str:
     lines += [
         "```",
         "",
-        "The first score of each card is shown; ± is one standard error over the splits of the data. *Fits the paper*: "
-        "every published score is within two standard errors of ours. Where nobody published a score, *Published* "
-        "says which work an entry is made after. What *loads* is trained, and `zoo.load` has it at once.",
+        "The first score of each card is shown; ± is one standard error over the splits of the data. Where nobody "
+        "published a score, *Published* says which work an entry is made after. What *loads* is trained, and `zoo.load` "
+        "has it at once.",
         "",
     ]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
@@ -134,11 +122,11 @@ def row(entry: Entry) -> list[str]:
     ours, errors = result_of(reference)
     score = next(iter([*entry.published, *ours]), "")
     spread = f" ± {errors[score]:.2g}" if score in errors else ""
-    cells = [f"`{score}` {number(ours[score])}{spread}" if score in ours else waiting(result), verdict(entry, result)]
+    shown = f"`{score}` {number(ours[score])}{spread}" if score in ours else plain(str(result or "").partition(":")[0])
     job = references.of_sparse(entry.name)
     if job and score == "error_percent" and score not in ours:
         error, epochs = 100 * job["result"]["error"], job["settings"]["epochs"]
-        cells = [f"`{score}` {number(error)} (pyrodrop run sparse, {epochs} epochs)", "no error to compare"]
+        shown = f"`{score}` {number(error)} (pyrodrop run sparse, {epochs} epochs)"
     return [
         f"[{entry.name}]({entry.name}.md)",
         plain(entry.purpose) or "own",
@@ -146,7 +134,7 @@ def row(entry: Entry) -> list[str]:
         posterior.__name__ if posterior else "own",
         network,
         _published(entry, score) if score in entry.published else plain(_work(entry.source)),
-        *cells,
+        shown or "not run yet",
         "yes" if trained.file(entry.name) else "no",
     ]
 
@@ -182,3 +170,9 @@ def plain(text: str) -> str:
     """Text that Markdown shows as it is, with commands as code."""
     escaped = "".join(f"\\{letter}" if letter in "*_`[]<>|\\$#" else letter for letter in text)
     return re.sub(r"\bpyrodrop run [^);:,]*[^);:, ]", lambda command: f"`{command[0]}`", escaped)
+
+
+def guide_class(entry: Entry) -> type | None:
+    """The public class of an entry's guide; None if it is neither one of `pyrodrop.guides` nor a partial of one."""
+    made: Any = getattr(entry.guide, "func", entry.guide)
+    return made if isinstance(made, type) and getattr(guides, made.__name__, None) is made else None

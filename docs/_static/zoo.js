@@ -6,7 +6,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   const bar = document.createElement("form");
   bar.className = "zoo-filters";
-  const choices = ["For", "Data set", "Posterior", "Network", "Agreement", "Loads"].map((name) => {
+  const choices = ["For", "Data set", "Posterior", "Network", "Loads"].map((name) => {
     const column = heads.indexOf(name);
     const label = document.createElement("label");
     const select = document.createElement("select");

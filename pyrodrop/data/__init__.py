@@ -6,34 +6,23 @@ from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.published import (
     foong2020,
     gal2016,
-    gospels,
-    larynx,
     line,
-    line_split,
     mauna_loa,
     mnist,
-    solar,
-    toy,
     uci,
 )
-from pyrodrop.data.splits import Split, Splits
+from pyrodrop.data.splits import Split
 
 __all__ = [
     "Data",
     "Dataset",
     "Keywords",
     "Split",
-    "Splits",
     "foong2020",
     "gal2016",
-    "gospels",
-    "larynx",
     "line",
-    "line_split",
     "mauna_loa",
     "mnist",
-    "solar",
-    "toy",
     "uci",
 ]
 

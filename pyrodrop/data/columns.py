@@ -1,10 +1,9 @@
-"""How the columns of a data frame become inputs and observations: numbers, categories, standardisation.
+"""How the columns of a data frame become inputs and observations: numbers, categories, gaps, standardisation.
 
-    one-hot    x = [numbers | one column of 0 and 1 per value of each category]      [N, D]
-    codes      x = (numbers, codes)      [N, D] and [N, K], codes whole numbers from 0, for nn.Embedding
+    x = [numbers | bools as 0 and 1 | 1 where a number or bool is missing | one column of 0 and 1 per value of each category]
 
-Columns keep the order of the frame, numbers first, as in ``pandas.get_dummies``, and are found by name in other frames.
-Recipes and estimators read frames by further rules: text is a category, and gaps are filled:
+Numbers are standardised, the other columns stay 0 and 1. Columns keep the order of the frame and are found by name in other
+frames. Text and categorical dtypes are categories, and gaps are filled:
 
     numbers     by their median, bools by their more frequent value; if they have gaps, x also has a column of 0 and 1
     categories  by a category of their own if they have gaps, otherwise by their most frequent value
@@ -18,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -27,16 +26,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.arrays import as_table
-from pyrodrop.checks import Flag, checked, did_you_mean, one_of, shown
+from pyrodrop.checks import did_you_mean, shown
 from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
-Encode = Literal["one-hot", "codes"]
 Value = str | int | float | bool
+Numbers = np.ndarray[Any, Any]
 _DATES = (nw.Datetime, nw.Date, nw.Duration, nw.Time)
 _MOST_VALUES = 20  # of text, unless these are at most half as many as rows
 
 _log = logging.getLogger("pyrodrop")
-_ROUNDING = 1e-3  # the most that float64 may change the values of a column by, relative to their range
 _SHOWN = 5  # names and values in a message
 
 
@@ -47,27 +45,21 @@ class Columns:
     Attributes:
         numbers: names of the columns of numbers.
         indicators: names of the columns of bools, which become 0 and 1 in x.
-        categories: the values of every column of categories, in the order of its codes.
+        categories: the values of every column of categories, in the order of their columns of x; None is a missing value.
         targets: names of the columns of y.
         classes: the values of y in the order of the class labels; None if y are numbers.
-        encode: ``one-hot`` or ``codes``.
         ordered: whether the dtype of y declares that its classes have an order.
-        scaled: for ``codes``, the standardisation of numbers and indicators that `x` applies, as a `Dataset` standardises
-            only a single tensor; otherwise None.
         wide: names of the columns of numbers that float32 would round by too much, such as times in seconds. A table (x or
             y) with such a column is float64.
-        fills: the value that replaces missing ones, for every column of x; a category of None is that of missing values. If
-            empty, missing values are an error.
+        fills: the value that replaces missing ones, for every column of x.
         gaps: names of the numbers and indicators that have a column of x which is 1 where they are missing.
     """
 
     numbers: tuple[Hashable, ...]
-    indicators: tuple[Hashable, ...]
-    categories: Mapping[Hashable, tuple[Value | None, ...]]
-    targets: tuple[Hashable, ...]
+    indicators: tuple[Hashable, ...] = ()
+    categories: Mapping[Hashable, tuple[Value | None, ...]] = field(default_factory=dict)
+    targets: tuple[Hashable, ...] = ()
     classes: tuple[Value, ...] | None = None
-    encode: Encode = "one-hot"
-    scaled: Standardize | None = None
     ordered: bool = False
     wide: tuple[Hashable, ...] = ()
     fills: Mapping[Hashable, Value | None] = field(default_factory=dict)
@@ -79,266 +71,191 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns of x, such as ``age`` and ``kind=a``; those of codes are ``kind``."""
-        plain = [
-            *(str(name) for name in (*self.numbers, *self.indicators)),
+        """Names of the columns of x, such as ``age`` and ``kind=a``."""
+        of_values = [(name, value) for name, values in self.categories.items() for value in values]
+        return (
+            *map(str, (*self.numbers, *self.indicators)),
             *(f"{name} is missing" for name in self.gaps),
-        ]
-        if self.encode == "codes":
-            return (*plain, *(str(name) for name in self.categories))
-        return (*plain, *(
-            f"{name} is missing" if value is None else f"{name}={value}"
-            for name, values in self.categories.items()
-            for value in values
-        ))  # fmt: skip
+            *(f"{name} is missing" if value is None else f"{name}={value}" for name, value in of_values),
+        )
 
-    def x(self, frame: Any, name: str = "df") -> Any:
-        """The inputs of a frame, whose columns are found by name; other columns are ignored.
-
-        Args:
-            frame: a DataFrame with the columns of the inputs, of any of the libraries that `Dataset.from_frame` reads.
-
-        Returns:
-            x as in the `Dataset`: ``[N, D]``; or for ``codes`` a pair ``[N, D]``, ``[N, K]``, or ``[N, K]`` alone.
+    def x(self, frame: Any, name: str = "df") -> Tensor:
+        """The inputs ``[N, D]`` of a frame, whose columns are found by name; other columns are ignored.
 
         Raises:
             TypeError: `frame` is no DataFrame, or a column that had numbers has values of another kind.
-            ValueError: a column is missing or occurs twice; values are missing or infinite; bools and numbers are
-                exchanged; or a category is new.
+            ValueError: a column is missing or occurs twice; values are infinite; bools and numbers are exchanged; or a
+                category is new.
         """
-        frame = checked_frame(frame, name)
-        self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
-        if not self.fills:
-            _check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
-        _check_no_bools(frame, self.numbers, name)
-        numbers = _numbers_of(frame, (*self.numbers, *self.indicators), name)
-        for place, column in enumerate(self.indicators, len(self.numbers)):
-            odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1)) & ~np.isnan(numbers[:, place])]
-            if len(odd):
-                raise ValueError(
-                    f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g} in {len(odd)} "
-                    "rows"
-                )
-        plain = self.table(numbers)
-        codes = [
-            _coded(frame, column, values, name, self.fills.get(column)) for column, values in self.categories.items()
-        ]
-        if self.encode == "codes":
-            whole = torch.stack(codes, 1)
-            if not plain.shape[1]:
-                return whole
-            return (plain if self.scaled is None else self.scaled(plain).float()), whole
-        sizes = map(len, self.categories.values())
-        return torch.cat([plain, *(F.one_hot(code, size) for code, size in zip(codes, sizes, strict=True))], 1)
+        plain = (*self.numbers, *self.indicators)
+        frame = _with(frame, (*plain, *self.categories), name)
+        numbers = _numbers_of(frame, plain, name, self.indicators)
+        codes = {c: _coded(frame, c, values, name, self.fills.get(c)) for c, values in self.categories.items()}
+        dummies = (F.one_hot(code, len(self.categories[c])) for c, code in codes.items())
+        return torch.cat([self.table(numbers), *dummies], 1)
 
-    def table(self, numbers: np.ndarray[Any, Any]) -> Tensor:
+    def table(self, numbers: Numbers) -> Tensor:
         """Numbers and indicators ``[N, columns]`` with their gaps (NaN) filled, and the columns of `gaps`."""
         names = (*self.numbers, *self.indicators)
         missing = np.isnan(numbers)
-        filled = np.where(missing, np.array([self.fills.get(name, np.nan) for name in names], np.float64), numbers)
+        filled = np.where(missing, np.array([self.fills[name] for name in names], np.float64), numbers)
+        if np.isnan(filled).any():
+            raise ValueError("the columns were read by an older version, which does not fill missing values; got some")
         gaps = missing[:, [names.index(name) for name in self.gaps]]
         return torch.from_numpy(np.concatenate([filled, gaps], 1)).to(self.dtype(names))
 
     def y(self, frame: Any, name: str = "df") -> Tensor:
         """The observations of a frame: ``[N, targets]``, NaN where missing, or class labels ``[N]``. Raises as `x`."""
-        frame = checked_frame(frame, name)
-        self._check_present(frame, self.targets, name)
+        frame = _with(frame, self.targets, name)
         if self.classes is not None:
-            _check_no_missing(frame, self.targets, name)
             return _coded(frame, self.targets[0], self.classes, name)
-        _check_no_bools(frame, self.targets, name)
-        return torch.from_numpy(_numbers_of(frame, self.targets, name)).to(self.dtype(self.targets))
+        return torch.from_numpy(_numbers_of(frame, self.targets, name, ())).to(self.dtype(self.targets))
 
     def words(self) -> dict[str, Any]:
         """All attributes as plain lists, numbers and strings, for a file."""
-        scaled = None if self.scaled is None else [self.scaled.loc.tolist(), self.scaled.scale.tolist()]
-        return {
-            "numbers": list(self.numbers), "indicators": list(self.indicators),
-            "categories": [[name, list(values)] for name, values in self.categories.items()],
-            "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
-            "encode": self.encode, "scaled": scaled, "ordered": self.ordered, "wide": list(self.wide),
-            "fills": [list(pair) for pair in self.fills.items()], "gaps": list(self.gaps),
-        }  # fmt: skip
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        categories = [[name, list(values)] for name, values in self.categories.items()]
+        return plain | {"categories": categories, "fills": [list(pair) for pair in self.fills.items()]}
 
     @classmethod
     def of_words(cls, stored: Any, file: str) -> Columns:
         """The inverse of `words`; a ValueError that names `file` if `stored` is damaged."""
         try:
-            names = [tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide", "gaps")]
-            if not all(isinstance(name, str | int) for key in names for name in key):
+            if stored.get("encode", "one-hot") != "one-hot":
+                raise ValueError("codes of categories, which are no longer read")
+            names = {key: tuple(stored.get(key, ())) for key in ("numbers", "indicators", "targets", "wide", "gaps")}
+            if not all(isinstance(name, str | int) for each in names.values() for name in each):
                 raise TypeError("a name is no str")
-            categories = {name: tuple(values) for name, values in stored["categories"]}
-            fills = {name: value for name, value in stored.get("fills", ())}  # noqa: C416
-            classes = None if stored["classes"] is None else tuple(stored["classes"])
-            dtype = torch.float64 if {*names[0]} & {*names[3]} else torch.float32
-            numbers = (
-                [] if stored["scaled"] is None else [torch.tensor(value, dtype=dtype) for value in stored["scaled"]]
+            return cls(
+                **names,
+                categories={name: tuple(values) for name, values in stored["categories"]},
+                classes=None if stored["classes"] is None else tuple(stored["classes"]),
+                ordered=stored.get("ordered") is True,
+                fills=dict.fromkeys((*names["numbers"], *names["indicators"]), np.nan) | dict(stored.get("fills", ())),
             )
-            scaled = Standardize(*numbers) if numbers else None
-            encode, ordered = one_of(stored["encode"], Encode, "encode"), stored.get("ordered") is True
-        except (AttributeError, TypeError, ValueError, KeyError, RuntimeError) as error:
+        except (AttributeError, TypeError, ValueError, KeyError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
-        return cls(
-            names[0], names[1], categories, names[2], classes, encode, scaled, ordered, names[3], fills, names[4]
-        )
-
-    def _check_present(self, frame: nw.DataFrame[Any], wanted: Sequence[Hashable], name: str) -> None:
-        present = set(frame.columns)
-        missing = [column for column in wanted if column not in present]
-        if missing:
-            raise ValueError(
-                f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
-                f"{listed(missing)}"
-            )
 
 
-def _check_no_bools(frame: nw.DataFrame[Any], columns: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError for bools in columns that had numbers: they would be read as 0 and 1 in the column's unit."""
-    kinds = frame.schema
-    bools = [column for column in columns if kinds[column] == nw.Boolean]  # type: ignore[index]
-    if bools:
-        raise ValueError(
-            f"{name}, column {bools[0]!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"
-        )
-
-
-@checked
 def read_frame(
-    df: Any,
-    target: Any,
-    categories: Any,
-    encode: Encode,
-    standardise: Annotated[bool, Flag("whether to standardise the columns of numbers")],
-    rows: Any = None,
-    *,
-    fill: bool = False,
-    name: str = "df",
+    df: Any, target: Any, categories: Any = (), rows: Any = None
 ) -> tuple[Columns, Standardize | None, Standardize | None]:
     """The columns of a frame, and the standardisations of x and y. Arguments and errors are those of `Dataset.from_frame`.
 
     Args:
-        rows: indices of the rows from which the standardisation is computed; all if None.
-        fill: whether text is taken for categories, and gaps in x are filled. `target` may be empty, ().
-        name: of the frame, for messages.
+        rows: indices of the rows from which fills and standardisation are computed; all if None.
     """
-    df = checked_frame(df, name)
-    kinds = df.schema
-    targets, of_categories = _named(target, df, "target"), _named(categories, df, "categories")
+    df = checked_frame(df, "df")
+    targets, named = _named(target, df, "target"), _named(categories, df, "categories")
     inputs = [label for label in df.columns if label not in targets]
-    if not (targets or fill) or not inputs:
+    if not targets or not inputs:
         raise ValueError(
             f"target must name at least one column, and leave one as input; got {listed(targets) or 'none'}"
         )
-    if not fill:
-        _check_no_missing(df, inputs, name)
-    classes = _classes_of(df, targets, of_categories)
-    _check_no_dates(df, inputs, name)
-    if fill:
-        texts = [label for label in inputs if _is_label(df.get_column(label)) and kinds[label] != nw.Boolean]
-        _check_few_values(df, [label for label in texts if label not in of_categories], name)
-        of_categories = [*of_categories, *texts]
-    plain = [label for label in inputs if label not in of_categories]
-    check_numbers(df, plain, name, " that is not named in categories", "name it in categories=[{}]")
-    columns = Columns(
-        numbers=tuple(label for label in plain if kinds[label] != nw.Boolean),
-        indicators=tuple(label for label in plain if kinds[label] == nw.Boolean),
-        categories={label: _values_of(df, label) for label in inputs if label in of_categories},
-        targets=tuple(targets),
-        classes=classes,
-        encode=encode,
-        ordered=bool(targets) and kinds[targets[0]] == nw.Enum,
-    )
-    if encode == "codes" and not columns.categories:
-        raise ValueError("encode='codes' needs at least one input named in categories; got none")
-    of_numbers = targets if classes is None else []
-    _check_whole(df, (*columns.numbers, *of_numbers), name)
-    seen = slice(None) if rows is None else rows
-    if fill:
-        columns = _filling(columns, _numbers_of(df, (*columns.numbers, *columns.indicators), name)[seen])
-        columns = replace(columns, fills={**columns.fills, **{c: _fill_of(df, c, columns) for c in columns.categories}})
-    y = torch.from_numpy(_numbers_of(df, of_numbers, name)[seen])
-    columns, of_x = scaled_numbers(columns, _numbers_of(df, columns.numbers, name)[seen])
-    narrow = within(y, torch.float32, ROUNDING).tolist()
-    wide = (label for label, held in zip(of_numbers, narrow, strict=True) if not held)
-    columns = replace(columns, wide=(*columns.wide, *wide))
+    classes = _classes_of(df, targets, named)
+    columns, of_x = _inputs(df, inputs, [label for label in named if label in inputs], rows, "df")
+    ordered = df.schema[targets[0]] == nw.Enum  # type: ignore[index]
+    columns = replace(columns, targets=tuple(targets), classes=classes, ordered=ordered)
+    if classes is not None:
+        return columns, of_x, None
+    y = torch.from_numpy(_numbers_of(df, targets, "df")[slice(None) if rows is None else rows])
+    columns = replace(columns, wide=(*columns.wide, *_wide(targets, y)))
     changes = varies(y, columns.dtype(targets)).tolist()
     if not all(changes):
-        where, constant = "all" if rows is None else "all training", changes.index(False)
+        constant = changes.index(False)
         raise ValueError(
-            f"target must vary, or there is nothing to learn; got {float(y[:, constant].sort().values[0]):g} in "
-            f"{where} {len(y)} rows of {targets[constant]!r}"
+            f"target must vary, or there is nothing to learn; got {float(y[:, constant].sort().values[0]):g} in all "
+            f"{len(y)} rows to learn from of {targets[constant]!r}"
         )
-    if not standardise:
-        return columns, None, None
-    of_y = Standardize.of(y, columns.dtype(targets)).to(columns.dtype(targets)) if of_numbers else None
-    return (replace(columns, scaled=of_x), None, of_y) if encode == "codes" else (columns, of_x, of_y)
+    return columns, of_x, Standardize.of(y, columns.dtype(targets)).to(columns.dtype(targets))
 
 
-def read_array(x: np.ndarray[Any, Any]) -> tuple[Columns, Standardize]:
-    """The columns of an array of numbers ``[N, D]``, some of them NaN, by the rules of frames, and their standardisation."""
-    columns, of_x = scaled_numbers(_filling(Columns(tuple(range(x.shape[1])), (), {}, ()), x), x)
-    assert of_x is not None
-    return columns, of_x
+def read_inputs(x: Any, name: str) -> tuple[Columns, Standardize | None]:
+    """The columns of a frame of inputs alone, or of an array of numbers ``[N, D]``, some of them NaN."""
+    if isinstance(x, np.ndarray):
+        return _filled(Columns(tuple(range(x.shape[1]))), x)
+    frame = checked_frame(x, name)
+    return _inputs(frame, frame.columns, [], None, name)
 
 
-def _filling(columns: Columns, table: np.ndarray[Any, Any]) -> Columns:
-    """Columns that fill gaps of numbers and indicators ``[N, columns]``."""
-    missing = np.isnan(table)
+def _inputs(
+    frame: nw.DataFrame[Any], inputs: Sequence[Any], named: Sequence[Hashable], rows: Any, name: str
+) -> tuple[Columns, Standardize | None]:
+    """The columns of x, of which those `named` are categories, and their standardisation."""
+    kinds, plain, categories, fills = frame.schema, [], {}, {}
+    for label in inputs:
+        kind = kinds[label]
+        if kind in _DATES:
+            raise TypeError(
+                f"{name} must have numbers or categories, not dates; got column {label!r} of dtype {kind}: replace a date "
+                "by what matters of it, such as the days since the first, (date - date.min()).dt.total_seconds() / 86400, "
+                "or date.dt.month, or leave it out; dates as the index of a pandas frame say that its rows have an order"
+            )
+        if label not in named and (kind.is_numeric() or kind == nw.Boolean):
+            plain.append(label)
+            continue
+        if label not in named and not _is_label(kind):
+            raise TypeError(
+                f"{name} must have numbers or categories in every column; got column {label!r} of dtype {kind}: make "
+                "numbers of it, by pandas.to_numeric(column) or, in polars, column.cast(float), or text, or leave it out"
+            )
+        categories[label] = values = _values_of(frame, label, name)
+        if label not in named and kind == nw.String and len(values) > max(_MOST_VALUES, len(frame) // 2):
+            raise ValueError(
+                f"{name}, column {label!r}, must have text whose values repeat, to be categories; got {len(values)} values "
+                f"in {len(frame)} rows: leave the column out, or replace it by what matters of it"
+            )
+        counts = Counter(_labels(frame, label, name))
+        fills[label] = None if None in values else max(values, key=counts.__getitem__)
+    bools = tuple(label for label in plain if kinds[label] == nw.Boolean)
+    numbers = tuple(label for label in plain if label not in bools)
+    table = _numbers_of(frame, (*numbers, *bools), name)
+    return _filled(Columns(numbers, bools, categories, fills=fills), table if rows is None else table[rows])
+
+
+def _filled(columns: Columns, table: Numbers) -> tuple[Columns, Standardize | None]:
+    """The columns with fills for the numbers and indicators ``[N, columns]``, and the standardisation of x."""
+    missing, count = np.isnan(table), len(columns.numbers)
     middles = np.nanmedian(np.where(missing.all(0), 0.0, table), 0) if table.shape[1] else np.empty(0)
-    middles[len(columns.numbers) :] = np.floor(middles[len(columns.numbers) :])  # of as many ones as zeros
+    middles[count:] = np.floor(middles[count:])  # of as many ones as zeros
     names = (*columns.numbers, *columns.indicators)
-    gaps = tuple(name for name, gap in zip(names, missing.any(0), strict=True) if gap)
-    return replace(columns, fills=dict(zip(names, middles.tolist(), strict=True)), gaps=gaps)
-
-
-def _fill_of(frame: nw.DataFrame[Any], label: Hashable, columns: Columns) -> Value | None:
-    """The category of missing values: None if it is one, otherwise the most frequent one."""
-    counts = Counter(_labels(frame, label, ""))
-    return None if None in counts else max(columns.categories[label], key=counts.__getitem__)
-
-
-def scaled_numbers(columns: Columns, numbers: np.ndarray[Any, Any]) -> tuple[Columns, Standardize | None]:
-    """The columns with the names of those that float32 would round too much, and the standardisation of their x."""
-    fills = [columns.fills.get(name, np.nan) for name in columns.numbers]
-    x = torch.from_numpy(np.where(np.isnan(numbers), np.array(fills, np.float64), numbers))
-    narrow = within(x, torch.float32, ROUNDING).tolist()
-    columns = replace(columns, wide=tuple(name for name, held in zip(columns.numbers, narrow, strict=True) if not held))
-    further = 0 if columns.encode == "codes" else sum(map(len, columns.categories.values()))
-    others = len(columns.indicators) + len(columns.gaps) + further
-    return columns, _of_numbers(x, others, columns.dtype(columns.numbers))
-
-
-def _of_numbers(x: Tensor, others: int, dtype: torch.dtype) -> Standardize | None:
-    """The standardisation of the columns of numbers, computed in float64, followed by `others`, which stay as they are."""
-    if not x.shape[1]:
-        return None
-    of = Standardize.of_inputs(x, dtype)
+    gaps = tuple(name for place, name in enumerate(names) if missing[:, place].any())
+    x = torch.from_numpy(np.where(missing, middles, table)[:, :count])
+    fills = {**dict(zip(names, middles.tolist(), strict=True)), **columns.fills}
+    columns = replace(columns, fills=fills, gaps=gaps, wide=_wide(columns.numbers, x))
+    if not count:
+        return columns, None
+    dtype = columns.dtype(columns.numbers)
+    of, others = Standardize.of_inputs(x, dtype), len(columns.names) - count
     loc, scale = torch.cat([of.loc, of.loc.new_zeros(others)]), torch.cat([of.scale, of.scale.new_ones(others)])
-    return Standardize(loc.to(dtype), scale.to(dtype))
+    return columns, Standardize(loc.to(dtype), scale.to(dtype))
+
+
+def _wide(names: Sequence[Hashable], values: Tensor) -> tuple[Hashable, ...]:
+    """The names of the columns that float32 would round by too much."""
+    narrow = within(values, torch.float32, ROUNDING).tolist()
+    return tuple(name for name, held in zip(names, narrow, strict=True) if not held)
 
 
 def _classes_of(
-    frame: nw.DataFrame[Any], targets: Sequence[Any], categories: Sequence[Hashable]
+    frame: nw.DataFrame[Any], targets: Sequence[Any], named: Sequence[Hashable]
 ) -> tuple[Value, ...] | None:
     """The class labels of y if it is text, categories or bools, or named in `categories`; None if y are numbers."""
-    columns = [frame.get_column(label) for label in targets]
-    labelled = [
-        label for label, column in zip(targets, columns, strict=True) if label in categories or _is_label(column)
-    ]
-    if labelled:
-        if len(targets) > 1:
-            raise ValueError(
-                f"target must be one column if it has class labels, or columns of numbers; got {listed(targets)}, of which "
-                f"{labelled[0]!r} has labels"
-            )
-        _check_no_missing(frame, labelled, "df")
-        values = _values_of(frame, labelled[0])
-        if len(values) < 2:
-            raise ValueError(
-                f"target must have at least two classes: there is nothing to learn; got only {listed(values)}"
-            )
-        return tuple(value for value in values if value is not None)
-    for label, column in zip(targets, columns, strict=True):
+    for label in targets:
+        column = frame.get_column(label)
+        if label in named or _is_label(column.dtype) or column.dtype == nw.Boolean:
+            if len(targets) > 1:
+                raise ValueError(
+                    f"target must be one column if it has class labels, or columns of numbers; got {listed(targets)}, of "
+                    f"which {label!r} has labels"
+                )
+            values = _values_of(frame, label, "df")
+            if None in values or len(values) < 2:
+                raise ValueError(
+                    f"target must have a class in every row, and at least two classes; got {listed(values)}, where None "
+                    "is a missing one"
+                )
+            return values  # type: ignore[return-value]
         if not column.dtype.is_numeric():
             raise TypeError(
                 f"target must be a column of numbers or of class labels; got {label!r} of dtype {column.dtype}: convert it "
@@ -368,6 +285,18 @@ def checked_frame(frame: Any, name: str) -> nw.DataFrame[Any]:
     return table
 
 
+def _with(frame: Any, wanted: Sequence[Hashable], name: str) -> nw.DataFrame[Any]:
+    """`frame` as `checked_frame` returns it; a ValueError unless it has these columns."""
+    frame = checked_frame(frame, name)
+    missing = [column for column in wanted if column not in frame.columns]
+    if missing:
+        raise ValueError(
+            f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
+            f"{listed(missing)}"
+        )
+    return frame  # type: ignore[no-any-return]
+
+
 def _named(names: Any, frame: nw.DataFrame[Any], argument: str) -> list[Hashable]:
     """The columns that an argument names: one name, or a list of names."""
     names, labels = list(names) if isinstance(names, list | tuple) else [names], frame.columns
@@ -383,128 +312,74 @@ def _named(names: Any, frame: nw.DataFrame[Any], argument: str) -> list[Hashable
     return [labels[labels.index(name)] for name in names]  # not NumPy's numbers
 
 
-def _check_no_missing(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError that names the columns with missing values, the number of rows with any, and the first such row."""
-    kinds = frame.schema
-    plain = [label for label in labels if _is_number(kinds[label])]  # type: ignore[index]
-    others = [label for label in labels if label not in plain]
-    masks = [np.isnan(_as_float64(frame, plain)).T, *(frame.get_column(n).is_null().to_numpy()[None] for n in others)]  # type: ignore[arg-type]
-    missing = dict(zip((*plain, *others), np.concatenate(masks), strict=True))
-    wrong = [f"{label!r} in {missing[label].sum()} rows" for label in labels if missing[label].any()]
-    if wrong:
-        rows = np.any(list(missing.values()), axis=0)
-        raise ValueError(
-            f"{name} must have a value in every row; got missing values in {rows.sum()} of {len(rows)} rows, of column "
-            f"{listed(wrong, str)}, first in row {rows.argmax()}: drop the rows, fill the values, or leave the column out"
-        )
-
-
-def _check_no_dates(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
-    """Raise a TypeError that names the columns of dates and times."""
-    kinds = frame.schema
-    dates = [f"{label!r} of dtype {kinds[label]}" for label in labels if kinds[label] in _DATES]  # type: ignore[index, operator]
-    if dates:
-        raise TypeError(
-            f"{name} must have numbers or categories, not dates; got column {listed(dates, str)}: replace a date by what "
-            "matters of it, such as the days since the first, (date - date.min()).dt.total_seconds() / 86400, or "
-            "date.dt.month, or leave the column out; dates as the index of a pandas frame say that its rows have an order"
-        )
-
-
-def _check_few_values(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError for text with too many values for categories, such as names."""
-    for label in labels:
-        column = frame.get_column(label)  # type: ignore[arg-type]
-        values = column.n_unique()
-        if column.dtype == nw.String and values > max(_MOST_VALUES, len(frame) // 2):
-            raise ValueError(
-                f"{name}, column {label!r}, must have text whose values repeat, to be categories; got {values} values in "
-                f"{len(frame)} rows: leave the column out, or replace it by what matters of it"
-            )
-
-
-def check_numbers(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str, others: str, remedy: str) -> None:
-    """Raise a TypeError that names the columns that are neither numbers nor bools.
+def _numbers_of(
+    frame: nw.DataFrame[Any], labels: Sequence[Any], name: str, bools: Sequence[Hashable] | None = None
+) -> Numbers:
+    """Columns of numbers that float32 can hold, and of bools, as float64, ``[N, columns]``; missing values are NaN.
 
     Args:
-        labels: names of columns of the frame.
-        name: name of the frame, for the message.
-        others: which columns need not be numbers, for the message.
-        remedy: advice on columns of text and categories; ``{}`` stands for their names.
+        bools: the columns that must be of bools, if the others may not be.
     """
     kinds = frame.schema
-    odd = [label for label in labels if not _is_number(kinds[label])]  # type: ignore[index]
-    if odd:
-        described = [f"{label!r} of dtype {kinds[label]}" for label in odd]  # type: ignore[index]
-        raise TypeError(
-            f"{name} must have numbers in every column{others}; got column {listed(described, str)}: "
-            f"{remedy.format(listed(odd))}, make numbers of text and times, by pandas.to_numeric(column) or, in polars, "
-            "column.cast(float), or leave the column out"
-        )
-
-
-def _numbers_of(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
-    """Columns of numbers that float32 can hold, as float64, ``[N, columns]``; missing values are NaN."""
-    kinds = frame.schema
     for label in labels:
-        if not _is_number(kinds[label]):  # type: ignore[index]
-            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kinds[label]}")  # type: ignore[index]
-    table = _as_float64(frame, labels)
-    large = np.abs(table) > np.finfo(np.float32).max
-    if large.any():
-        place = int(large.any(0).argmax())
-        rows = large[:, place]
-        raise ValueError(
-            f"{name}, column {labels[place]!r}, must be finite and at most 3.4e38, what float32 holds; got "
-            f"{table[rows.argmax(), place]:g} in row {rows.argmax()}, the first of {rows.sum()}"
-        )
-    return table
-
-
-def _check_whole(frame: nw.DataFrame[Any], labels: Sequence[Hashable], name: str) -> None:
-    """Raise a ValueError for whole numbers, such as long ids, with a range below 1,000 times float64's rounding error."""
-    kinds = frame.schema
-    labels = [label for label in labels if kinds[label].is_integer()]  # type: ignore[index]
-    table = _as_float64(frame, labels)
-    ends = np.fmin.reduce(table), np.fmax.reduce(table)
-    near = ends[1] - ends[0] < np.abs(ends).max(0) * np.finfo(np.float64).eps / _ROUNDING
-    for place in np.flatnonzero(near):  # exactly
-        column = frame.get_column(labels[place]).drop_nulls()  # type: ignore[arg-type]
-        low, high = int(column.min()), int(column.max())
-        rounding = max(abs(low), abs(high)) * np.finfo(np.float64).eps / 2
-        if 0 < high - low < rounding / _ROUNDING:
+        kind, is_bool = kinds[label], kinds[label] == nw.Boolean
+        if not (kind.is_numeric() or is_bool):
+            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {kind}")
+        if bools is not None and is_bool != (label in bools):
+            had = "bools" if label in bools else "numbers"
+            raise ValueError(f"{name}, column {label!r}, had {had} and must have {had}; got dtype {kind}")
+    if not labels:
+        return np.empty((len(frame), 0))
+    if frame.implementation.is_pandas_like():
+        table = frame.to_native()[list(labels)].to_numpy(np.float64, na_value=np.nan)
+    else:
+        table = frame.select(nw.col(*labels).cast(nw.Float64)).to_numpy()
+    for place, label in enumerate(labels):
+        size = np.abs(table[:, place])
+        if (size > np.finfo(np.float32).max).any():
+            row = int((size > np.finfo(np.float32).max).argmax())
             raise ValueError(
-                f"{name}, column {labels[place]!r}, must vary by more than float64 rounds its values; got values from {low} "
-                f"to {high}: subtract the smallest, or leave the column out"
+                f"{name}, column {label!r}, must be finite and at most 3.4e38, what float32 holds; got "
+                f"{table[row, place]:g} in row {row}"
             )
+        if kinds[label].is_integer() and (size > 2**53).any():
+            raise ValueError(
+                f"{name}, column {label!r}, must have whole numbers of at most 2**53, which float64 holds exactly; got "
+                f"{np.nanmax(size):g}: subtract the smallest, or leave the column out"
+            )
+    return np.array(table, order="C")
 
 
-def _values_of(frame: nw.DataFrame[Any], label: Hashable) -> tuple[Value | None, ...]:
+def _values_of(frame: nw.DataFrame[Any], label: Any, name: str) -> tuple[Value | None, ...]:
     """The values of a column of categories: those that its dtype declares, in their order, or those that occur, sorted."""
-    column = _categories(frame, label, "df")
+    column, labels = frame.get_column(label), set(_labels(frame, label, name))
     if column.dtype in (nw.Categorical, nw.Enum) and column.implementation.is_pandas_like():
         values = column.to_native().cat.categories.tolist()
     elif isinstance(column.dtype, nw.Enum):
         values = list(column.dtype.categories)
     else:
-        values = sorted({value for value in _labels(frame, label, "df") if value is not None})
+        values = sorted(labels - {None})  # type: ignore[type-var]
     odd = [value for value in values if not isinstance(value, Value)]
     if odd:
         raise TypeError(
-            f"df, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text, "
-            ".astype(str)"
+            f"{name}, column {label!r}, must have text, numbers or bools as categories; got {odd[0]!r}: convert them to text"
         )
-    gaps = (None,) if None in _labels(frame, label, "df") else ()
-    return (*values, *gaps)
+    return (*values, None) if None in labels else tuple(values)
 
 
-def _labels(frame: nw.DataFrame[Any], label: Hashable, name: str) -> list[Value | None]:
-    """The values of a column of categories, None where they are missing."""
-    return [None if value != value else value for value in _categories(frame, label, name).to_list()]
+def _labels(frame: nw.DataFrame[Any], label: Any, name: str) -> list[Value | None]:
+    """The values of a column of text, numbers, bools or declared categories, None where they are missing."""
+    column = frame.get_column(label)
+    if not (_is_label(column.dtype) or column.dtype.is_numeric() or column.dtype == nw.Boolean):
+        raise TypeError(
+            f"{name}, column {label!r}, must have text, numbers or bools as categories; got dtype {column.dtype}: convert "
+            "them to text, .astype(str)"
+        )
+    return [None if value != value else value for value in column.to_list()]
 
 
 def _coded(
-    frame: nw.DataFrame[Any], label: Hashable, values: Sequence[Value | None], name: str, fill: Value | None = None
+    frame: nw.DataFrame[Any], label: Any, values: Sequence[Value | None], name: str, fill: Value | None = None
 ) -> Tensor:
     """A column of categories as indices into its values, int64 ``[N]``; missing ones are `fill`."""
     known = {value: place for place, value in enumerate(values)}
@@ -519,9 +394,9 @@ def _coded(
     return torch.tensor([known[value] for value in labels])
 
 
-def _is_label(column: nw.Series[Any]) -> bool:
-    """Whether the values of a column are text, categories or bools."""
-    return column.dtype in (nw.String, nw.Categorical, nw.Enum, nw.Boolean)
+def _is_label(kind: nw.dtypes.DType) -> bool:
+    """Whether the values of a column are text or declared categories."""
+    return kind in (nw.String, nw.Categorical, nw.Enum)
 
 
 def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
@@ -529,29 +404,3 @@ def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
     values = list(values)
     more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
     return ", ".join(map(word, values[:_SHOWN])) + more
-
-
-def _categories(frame: nw.DataFrame[Any], label: Hashable, name: str) -> nw.Series[Any]:
-    """A column of text, numbers, bools or declared categories."""
-    column = frame.get_column(label)  # type: ignore[arg-type]
-    if not (_is_label(column) or column.dtype.is_integer() or column.dtype.is_float()):
-        raise TypeError(
-            f"{name}, column {label!r}, must have text, numbers or bools as categories; got dtype {column.dtype}: convert "
-            "them to text, .astype(str)"
-        )
-    return column
-
-
-def _is_number(kind: nw.dtypes.DType) -> bool:
-    return kind.is_numeric() or kind == nw.Boolean
-
-
-def _as_float64(frame: nw.DataFrame[Any], labels: Sequence[Hashable]) -> np.ndarray[Any, Any]:
-    """Columns of numbers and bools, converted together, ``[N, columns]``; missing values are NaN."""
-    if not labels:
-        return np.empty((len(frame), 0))
-    if frame.implementation.is_pandas_like():
-        table = frame.to_native()[list(labels)].to_numpy(np.float64, na_value=np.nan)
-    else:
-        table = frame.select(nw.col(*labels).cast(nw.Float64)).to_numpy()  # type: ignore[arg-type]
-    return np.array(table, order="C")

@@ -11,18 +11,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pyrodrop.arrays import copied, is_frame, tensor_of, without_graph
-from pyrodrop.checks import Inputs, all_finite, mapped, named_parts, num_rows, parts, shown
+from pyrodrop.arrays import copied, tensor_of, without_graph
+from pyrodrop.checks import Inputs, all_finite, instance, mapped, named_parts, num_rows, parts, shown
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data.columns import Columns, Encode, listed, read_frame
+from pyrodrop.data.columns import Columns, read_frame
 from pyrodrop.distributions.censored import check_ends, middles
-from pyrodrop.parts import Card, carded, size
 from pyrodrop.scaling import Standardize
 
 _HASHED = 2**20  # number of values that the fingerprint converts at a time
 
 
-@carded
 class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
@@ -89,22 +87,6 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.y)
 
-    def card(self) -> Card:
-        """The summary that is printed and shown in notebooks."""
-        counts = {"missing": int(self.y.isnan().sum()), "open ends": int(self.y.isinf().sum())}
-        y = ", ".join([size(self.y), *(f"{count} {what}" for what, count in counts.items() if count)])
-        facts = {"x": size(self.x), "y": y}
-        if self.columns is not None:
-            labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
-            facts |= {
-                "columns": listed(self.columns.names, str),
-                "target": listed(self.columns.targets, str) + labels,
-            }
-        scaled = None if self.columns is None else self.columns.scaled
-        scales = {"the numbers of x": scaled, "x": self.inputs, "y": self.targets}
-        standardised = " and ".join(name for name, scale in scales.items() if scale is not None)
-        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": standardised or "no"})
-
     @property
     def fingerprint(self) -> str:
         """Hash of the values, order, names and shapes of x and y, as 32 hexadecimal digits; computed anew each time.
@@ -122,15 +104,7 @@ class Dataset:
         return digest.hexdigest()
 
     @classmethod
-    def from_frame(
-        cls,
-        df: Any,
-        target: Any,
-        *,
-        categories: Sequence[Any] = (),
-        encode: Encode = "one-hot",
-        standardise: bool = True,
-    ) -> Dataset:
+    def from_frame(cls, df: Any, target: Any, *, categories: Sequence[Any] = ()) -> Dataset:
         """The columns of a DataFrame as x and y, float32, or float64 where float32 would round a column too much.
 
         Too much is more than 2e-5 of the column's standard deviation, as for times in seconds. The frame is one of pandas,
@@ -138,78 +112,65 @@ class Dataset:
 
         All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior
         with the same scale for all weights, and a single learning rate, suit inputs of equal scale. So numbers are
-        standardised by default, inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and
-        y keep their units, and the model standardises them; observation noise and predictions are in the units of y. A
-        constant column is only centred, so that it has no effect. A column that has the same value in most rows gets a
-        standard deviation below 1 (`Standardize.of_inputs` of `pyrodrop.scaling`).
+        standardised, inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep
+        their units, and the model standardises them; observation noise and predictions are in the units of y. A constant
+        column is only centred, so that it has no effect. A column that has the same value in most rows gets a standard
+        deviation below 1 (`Standardize.of_inputs` of `pyrodrop.scaling`).
 
-        Bools and one-hot columns stay 0 and 1, so that every category has the same prior, however rare it is.
-        Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
-        1 / sqrt(r). Under the prior, its effect would have a standard deviation of this order.
+        Text, categorical dtypes and columns named in `categories` become one column of 0 and 1 per value. Bools and these
+        columns stay 0 and 1, so that every category has the same prior, however rare it is. Divided by its standard
+        deviation, the column of a category in a fraction r of the rows would be about 1 / sqrt(r). Under the prior, its
+        effect would have a standard deviation of this order.
+
+        Missing inputs are filled: numbers by their median, bools by their more frequent value, each with a further column of
+        x that is 1 where they are missing; missing categories are a category of their own.
 
         Args:
             df: the frame.
             target: name of the column of y, or a list of names of columns of numbers. Text, bools and categorical dtypes are
                 class labels, as is a column of whole numbers that is named in `categories`. A column of 0 and 1 that is not
                 named there is read as numbers, with a warning in the log. Numbers may be missing, see `Dataset`.
-            categories: names of the columns whose values are categories, text or numbers. Their values are those that a
+            categories: names of further columns whose values are categories, such as numbers. Values are those that a
                 categorical dtype of pandas or an Enum of polars declares, otherwise those that occur, sorted.
-            encode: ``one-hot`` for one column of 0 and 1 per value, or ``codes`` for numbers from 0, as `torch.nn.Embedding`
-                takes them. x is then a pair, ``(numbers, codes)``, ``[N, D]`` and ``[N, K]``, the arguments of the network;
-                or the codes alone if there are no numbers. A `Dataset` standardises only a single tensor, so these numbers
-                are standardised in x itself: convert further frames with `x_of` or `like`.
-            standardise: whether to standardise the columns of numbers.
 
         Returns:
             A data set with y ``[N, targets]``, or class labels ``[N]`` of int64, and `columns`, which has the names, the
-            categories and the classes. `like` converts further frames to data sets and `x_of` to inputs; a fit to this data
-            set predicts at frames, too.
+            categories and the classes. `like` converts further frames to data sets and ``columns.x`` to inputs; a fit to
+            this data set predicts at frames, too.
 
         Raises:
-            TypeError: `df` is no DataFrame; a column that is not named in `categories` has neither numbers nor bools, such
-                as numbers of dtype object.
-            ValueError: a name is that of no column, or of several; values are missing (the message counts them by column)
-                or infinite; the target is constant; whole numbers have a range below 1,000 times float64's rounding error.
+            TypeError: `df` is no DataFrame; a column has dates, or values that are neither numbers, bools, text nor
+                categories.
+            ValueError: a name is that of no column, or of several; values are infinite; the target is constant; text has too
+                many values to be categories; whole numbers are larger than float64 holds exactly.
 
         Example:
             >>> import pandas as pd
             >>> from pyrodrop import data
             >>> df = pd.DataFrame({"age": [30, 40, 50], "kind": ["b", "a", "b"], "price": [1.0, 2.0, 4.0]})
-            >>> train = data.Dataset.from_frame(df, target="price", categories=["kind"])
+            >>> train = data.Dataset.from_frame(df, target="price")
             >>> train.columns.names, train.x[0]
             (('age', 'kind=a', 'kind=b'), tensor([30.,  0.,  1.]))
-            >>> train.x_of(pd.DataFrame({"kind": ["a"], "age": [45]}))
+            >>> train.columns.x(pd.DataFrame({"kind": ["a"], "age": [45]}))
             tensor([[45.,  1.,  0.]])
         """
-        return cls._of_frame(df, *read_frame(df, target, categories, encode, standardise))
-
-    def x_of(self, df: Any) -> Any:
-        """The inputs of another frame, converted like the x of this data set, which must be one of `from_frame`.
-
-        Args:
-            df: a frame with the columns of the inputs, which are found by name; others are ignored.
-
-        Returns:
-            x, ``[N, D]``; for ``codes`` a pair of numbers and codes, or codes alone.
-
-        Raises:
-            TypeError: `df` is no DataFrame, or a column that must have numbers has other values; this data set was not made
-                from a frame.
-            ValueError: a column is missing or occurs twice; values are missing or infinite, or categories that this data
-                set does not have.
-        """
-        return self._columns("x_of").x(df)
+        return cls._of_frame(df, *read_frame(df, target, categories))
 
     def like(self, df: Any) -> Dataset:
         """Another frame as a data set with the columns, categories and standardisation of this one, such as a test set.
 
         Args:
-            df: a frame with the columns of the inputs and of the target.
+            df: a frame with the columns of the inputs and of the target, which are found by name; others are ignored.
 
         Raises:
-            TypeError, ValueError: as `x_of`.
+            TypeError: `df` is no DataFrame, or a column that must have numbers has other values; this data set was not made
+                from a frame.
+            ValueError: a column is missing or occurs twice; values are infinite, or categories that this data set does not
+                have.
         """
-        return self._of_frame(df, self._columns("like"), self.inputs, self.targets)
+        if self.columns is None:
+            raise TypeError("like needs the columns of a frame, which a data set of Dataset.from_frame has; got arrays")
+        return self._of_frame(df, self.columns, self.inputs, self.targets)
 
     @classmethod
     def _of_frame(cls, df: Any, columns: Columns, inputs: Standardize | None, targets: Standardize | None) -> Dataset:
@@ -223,14 +184,6 @@ class Dataset:
         dataset = Dataset(**values | changes)
         dataset.columns = self.columns
         return dataset
-
-    def _columns(self, method: str) -> Columns:
-        if self.columns is None:
-            raise TypeError(
-                f"{method} needs the columns of a frame, which a data set has that Dataset.from_frame made; got one made of "
-                "arrays"
-            )
-        return self.columns
 
     @classmethod
     def of(cls, data: Data, name: str = "data", *, missing: bool = False) -> Dataset:
@@ -251,7 +204,8 @@ class Dataset:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
-                f"y); got {shown(data)}{size}{_instead(data)}"
+                f"y); got {shown(data)}{size}: Dataset.from_frame reads a data frame, and pyrodrop.fit a DataLoader, or a "
+                "mapping of the arguments of a Pyro program"
             )
         x, y = data
         dataset = cls(x, y)
@@ -285,30 +239,18 @@ class Dataset:
 
         Raises:
             TypeError: `chosen` is something else.
-            ValueError: an index is out of range, a mask does not have N entries, or a column of y has no value in the rows.
+            IndexError: an index is out of range, or a mask does not have N entries.
+            ValueError: a column of y has no value in the rows.
         """
-        chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
-        return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
-
-    def _chosen(self, chosen: Any) -> Tensor:
-        """Row indices or a mask of rows, as a tensor that can index x and y."""
-        rows, size = tensor_of(chosen, "chosen"), len(self)
-        if rows.is_floating_point() or rows.dim() != 1:
-            raise TypeError(
-                "chosen must be a slice, a vector of row indices or a boolean mask [N]; got "
-                f"{rows.dtype} of shape {list(rows.shape)}"
-            )
-        if rows.dtype is torch.bool:
-            if len(rows) != size:
-                raise ValueError(
-                    f"chosen, a mask, must have one entry for each of {size} rows; got shape {[len(rows)]}"
+        if not isinstance(chosen, slice):
+            rows = tensor_of(chosen, "chosen")
+            if rows.is_floating_point() or rows.dim() != 1:
+                raise TypeError(
+                    "chosen must be a slice, a vector of row indices or a boolean mask [N]; got "
+                    f"{rows.dtype} of shape {list(rows.shape)}"
                 )
-            return rows
-        if len(rows) and not -size <= int(rows.min()) <= int(rows.max()) < size:
-            raise ValueError(
-                f"chosen must have row indices from {-size} to {size - 1}; got {int(rows.min())} to {int(rows.max())}"
-            )
-        return rows.long()  # PyTorch would read a uint8 tensor as a mask
+            chosen = rows if rows.dtype is torch.bool else rows.long()  # PyTorch would read a uint8 tensor as a mask
+        return self.with_values(x=mapped(lambda tensor: tensor[chosen], self.x), y=self.y[chosen])
 
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
@@ -355,21 +297,6 @@ def check_inputs(x: Inputs, argument: str = "x", *, copy: bool = False) -> Any:
     return x[:, None] if x.dim() == 1 else x
 
 
-def _instead(data: Any) -> str:
-    """A hint on what to pass instead of PyTorch's data containers or a table, or an empty string."""
-    if isinstance(data, torch.utils.data.TensorDataset):
-        return ": pass its tensors, data.tensors"
-    if isinstance(data, torch.utils.data.Dataset):
-        return ": pass tensors of all rows; pyrodrop.fit also takes DataLoader(dataset, batch_size=64, shuffle=True)"
-    if isinstance(data, torch.utils.data.DataLoader):
-        return ": pass tensors of all rows; pyrodrop.fit and Fit.elbo alone iterate a loader"
-    if isinstance(data, list) and data and isinstance(data[0], tuple | list | Mapping):
-        return ". pyrodrop.fit takes minibatches as DataLoader(minibatches, batch_size=None), with num_data"
-    if isinstance(data, tuple | list | dict):
-        return ". Other arguments of a Pyro program are passed to fit as a mapping, {'counts': counts, ...}"
-    return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
-
-
 def _part(values: Any, name: str, copy: bool) -> Tensor:
     """A tensor of x, without its graph."""
     tensor = without_graph(tensor_of(values, name), name)
@@ -390,8 +317,7 @@ def _one_length(x: Any) -> Any:
 
 def _check_standardisation(name: str, standardisation: Any, values: Any) -> None:
     """Check the type of the standardisation passed as `name`, and that its shape fits `values`."""
-    if not isinstance(standardisation, Standardize):
-        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(standardisation)}")
+    instance(standardisation, Standardize, name, "a Standardize of pyrodrop.scaling, or None")
     if name == "inputs":
         _check_standardizable("x", values)
     for statistic in (standardisation.loc, standardisation.scale):

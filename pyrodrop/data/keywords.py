@@ -62,11 +62,9 @@ class Keywords:
             )
         missing = [name for name in names if name not in values]
         if values.keys() - set(names) or not set(missing) <= set(optional):
-            may = ", ".join(name for name in names if name in optional)
-            hint = f"; {may} may be left out, for None" if may else ""
             raise ValueError(
-                f"data must have the names of the arguments in training, {', '.join(names)}{hint}; got "
-                f"{', '.join(map(str, values)) or 'none'}"
+                f"data must have the names of the arguments in training, {', '.join(names)}, of which only those with the "
+                f"default None may be left out; got {', '.join(map(str, values)) or 'none'}"
             )
         return cls({**values, **dict.fromkeys(missing)})
 

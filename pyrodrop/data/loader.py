@@ -135,15 +135,11 @@ class Loader:
         """
         try:
             rows = Dataset.of(_pair_of(batch), missing=self.missing)
-            form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in named_parts(rows.x).items()}
-            form["y"] = f"{rows.y.dtype} of {rows.y.dim()} axes"
+            tensors = {**named_parts(rows.x), "y": rows.y}
+            form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in tensors.items()}
             self._form = self._form or form
             if form != self._form:
-                name = next(key for key in {**self._form, **form} if form.get(key) != self._form.get(key))
-                raise TypeError(
-                    f"rows must have the tensors of those that were read first, of one dtype each: {name} was "
-                    f"{self._form.get(name, 'not there')}; got {form.get(name, 'none')}"
-                )
+                raise TypeError(f"rows must have the tensors of those that were read first, {self._form}; got {form}")
             if isinstance(rows.x, dict):
                 rows.x = {name: rows.x[name] for name in (key.removeprefix("x_") for key in self._form if key != "y")}
             if check is not None:

@@ -1,19 +1,11 @@
-"""The zoo: published models and posteriors by name, each with its data, training settings and published results.
-
-Packages add their own entries by an entry point of the group ``pyrodrop.zoo``: a function without arguments that calls
-`add`. It is called once, when all entries are needed.
-"""
+"""The zoo: published models and posteriors by name, each with its data, training settings and published results."""
 
 from __future__ import annotations
 
 import fnmatch
-import functools
-import importlib.metadata
 import logging
 import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,68 +14,15 @@ from pyrodrop.checks import known, public
 from pyrodrop.devices import resolve
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, Problem
-from pyrodrop.zoo.posterior import ExactPosterior
-from pyrodrop.zoo.sources import SOURCES, Source
+from pyrodrop.zoo.sources import SOURCES
 from pyrodrop.zoo.trained import Trained
 
-__all__ = [
-    "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
-]  # fmt: skip
+__all__ = ["ENTRIES", "PROBLEMS", "SOURCES", "Entry", "Problem", "cite", "entry", "load", "names"]
 public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
-
-
-def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
-    """Add entries to the zoo of this process, for `entry`, `load` and the command line; see docs/saving.md.
-
-    Args:
-        entries: each with a name that is not taken.
-        sources: data sets by the name that the entries have as ``data``, if they are not the zoo's.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: a name is taken, or an entry names data that are in neither `sources` nor the zoo.
-    """
-    new_sources: Mapping[str, Source] = (
-        {} if sources is None else checks.instance(sources, Mapping, "sources", "data sets by name")
-    )
-    for name, source in new_sources.items():
-        checks.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
-    for entry in entries:
-        checks.instance(entry, Entry, "entries", "a zoo.Entry each")
-    data, cards = dict(SOURCES), dict(ENTRIES)
-    _put(data, new_sources.items(), "data set")
-    _put(cards, ((entry.name, entry) for entry in entries), "entry")
-    for entry in entries:
-        known(entry.data, data, "data set of the zoo")
-    SOURCES.update(data)
-    ENTRIES.update(cards)
-
-
-def _put(there: dict[str, Any], new: Iterable[tuple[str, Any]], what: str) -> None:
-    """Add new things to a dictionary by name; a ValueError for a name that another thing has."""
-    for name, value in new:
-        if there.setdefault(name, value) is not value:
-            raise ValueError(f"the zoo has another {what} called {name!r}: choose another name")
-
-
-def every() -> Mapping[str, Entry]:
-    """All entries by name, with those of other packages. A package that fails is left out, with a warning in the log."""
-    _read_packages()
-    return ENTRIES
-
-
-@functools.cache
-def _read_packages() -> None:
-    for point in importlib.metadata.entry_points(group="pyrodrop.zoo"):
-        try:
-            point.load()()
-        except Exception as error:  # code of another package: whatever it raises, the other entries are there
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            _log.warning("the zoo entries of %s were left out: %s", point.value, message)
 
 
 def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
@@ -100,15 +39,14 @@ def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
     """
     checks.instance(pattern, str, "pattern", "a name, in which * stands for anything")
     loads = checks.flag(loads, "loads", "whether to name only what can be loaded")
-    all_of_them = sorted([*every(), *NAMED])
-    chosen = [name for name in all_of_them if fnmatch.fnmatchcase(name, pattern)]
+    chosen = fnmatch.filter(sorted([*ENTRIES, *NAMED]), pattern)
     return [name for name in chosen if not loads or trained.file(name)]
 
 
 def cite(name: str) -> str:
     """BibTeX of the works to cite for an entry or an exact posterior: papers of its method, its data, and this package.
 
-    The works are in ``works.bib``. For entries of other packages it returns this package alone; see their `Entry.source`.
+    The works are in ``works.bib``.
 
     Raises:
         TypeError: the name is no string.
@@ -130,12 +68,7 @@ def entry(name: str) -> Entry:
         ValueError: no entry has this name; the message suggests the most similar ones.
     """
     checks.instance(name, str, "name", "the name of an entry")
-    if name in NAMED:
-        raise ValueError(
-            f"name must be of an entry, which can be trained; got {name!r}, an exact posterior or an approximation of one, "
-            "which pyrodrop.zoo.load loads and pyrodrop run references makes"
-        )
-    return ENTRIES[known(name, ENTRIES if name in ENTRIES else every(), "zoo entry", "pyrodrop list")]
+    return ENTRIES[known(name, ENTRIES, "zoo entry", "pyrodrop list")]
 
 
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
@@ -180,28 +113,8 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     return loaded if resolve(device).type == "cpu" else trained.restore(of, path, device)
 
 
-def problem(name: str) -> ExactPosterior:
-    """An exact posterior, ``exact/yacht`` or ``yacht``, for methods of any package: data, log density, draws, moments.
-
-    Raises:
-        TypeError: the name is no string.
-        ValueError: no exact posterior has this name.
-
-    Example:
-        >>> import torch
-        >>> from pyrodrop import zoo
-        >>> target = zoo.problem("foong")
-        >>> weights = torch.zeros(4, target.num_weights, dtype=torch.float64, requires_grad=True)
-        >>> target.log_density(weights).shape, target.f(weights).shape
-        (torch.Size([4]), torch.Size([4, 100, 1]))
-    """
-    checks.instance(name, str, "name", "the name of an exact posterior")
-    return ExactPosterior(PROBLEMS[known(name.removeprefix("exact/"), PROBLEMS, "exact posterior")])
-
-
 def _named(name: str) -> Entry | Problem:
     """The entry or problem of this name."""
     checks.instance(name, str, "name", "the name of an entry or of an exact posterior")
-    if name in ENTRIES or name in NAMED:
-        return ENTRIES.get(name) or NAMED[name]
-    return entry(known(name, {**every(), **NAMED}, "trained posterior", "pyrodrop list"))
+    both: dict[str, Entry | Problem] = {**ENTRIES, **NAMED}
+    return both[known(name, both, "trained posterior", "pyrodrop list")]

@@ -12,10 +12,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.nn import functional as F
 
-from pyrodrop.data import Dataset, foong2020, mauna_loa, mnist, uci
+from pyrodrop.data import Dataset, Split, foong2020, mauna_loa, mnist, uci
 from pyrodrop.likelihoods import Categorical, Gaussian, Likelihood
 from pyrodrop.models import MLP
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -69,83 +70,58 @@ class Problem:
         return [self.scale / math.sqrt(width) for width in self.widths[:-1]]
 
 
-def _co2() -> tuple[Dataset, Dataset]:
-    split = mauna_loa()
+def _parts(load: Callable[[], Split]) -> tuple[Dataset, Dataset]:
+    split = load()
     return split.train, split.test
+
+
+def _uci(name: str) -> tuple[Dataset, Dataset]:
+    return _parts(lambda: uci(name)[0])
 
 
 def _foong() -> tuple[Dataset, Dataset]:
     """The two clusters to train on, and points of the diagonal to compare at, whose y are placeholders."""
-    split = foong2020()
-    return split.train, split.test.rows(slice(None, None, SLICE_STEP))
-
-
-def _uci(name: str) -> tuple[Dataset, Dataset]:
-    split = uci(name)[0]
-    return split.train, split.test
+    train, test = _parts(foong2020)
+    return train, test.rows(slice(None, None, SLICE_STEP))
 
 
 def _digits() -> tuple[Dataset, Dataset]:
     """The first digits of both parts, averaged over squares of 4 x 4 pixels: ``[N, 49]``."""
-    split = mnist(flat=False, progress=False)
-    subsets = split.train.first(DIGITS), split.test.first(TEST_DIGITS)
-    train, test = (Dataset(F.avg_pool2d(subset.x, 28 // SIDE).flatten(1), subset.y) for subset in subsets)
-    return train, test
+    train, test = _parts(lambda: mnist(flat=False, progress=False))
+    subsets = train.first(DIGITS), test.first(TEST_DIGITS)
+    first, judged = (Dataset(F.avg_pool2d(subset.x, 28 // SIDE).flatten(1), subset.y) for subset in subsets)
+    return first, judged
 
 
-def _table(name: str, features: int, **options: int) -> Problem:
-    setting = SETTINGS[name]
-    return Problem(
-        name=f"exact/{name}",
-        summary=f"UCI {name}, first split, {features}-{setting.hidden}-1 ReLU",
-        widths=(features, setting.hidden, 1),
-        activation="relu",
-        scale=2.0,
-        likelihood=functools.partial(Gaussian, setting.precision),
-        data=functools.partial(_uci, name),
-        **options,  # type: ignore[arg-type]
-    )
-
-
+_RUNS = {  # draws and tuning of the sampler, and draws that are stored
+    "co2": (300, 250, 640), "mnist": (600, 300, 128), "foong": (1000, 350, 640), "yacht": (600, 300, 320),
+    "boston": (700, 250, 192), "energy": (350, 250, 256),
+}  # fmt: skip
+_NETWORKS: dict[str, tuple[str, tuple[int, ...], str, float, Callable[[], Likelihood], Callable[[], Any]]] = {
+    "co2": (
+        "Mauna Loa CO2, 272 months to train and the 249 after them, 1-20-1 tanh, noise sd 2 ppm (the seasons)",
+        (1, 20, 1), "tanh", 4.0, functools.partial(Gaussian, 0.25), functools.partial(_parts, mauna_loa),
+    ),
+    "mnist": (
+        f"{DIGITS} MNIST digits of {SIDE} x {SIDE} pixels, {SIDE**2}-16-10 tanh",
+        (SIDE**2, 16, 10), "tanh", 5.0, Categorical, _digits,
+    ),
+    "foong": (
+        "two clusters in the plane (Foong et al. 2020), points on the diagonal through them, 2-50-1 ReLU",
+        (2, 50, 1), "relu", 4.0, functools.partial(Gaussian, 100.0), _foong,
+    ),
+    **{
+        name: (
+            f"UCI {name}, first split, {features}-50-1 ReLU", (features, 50, 1), "relu", 2.0,
+            functools.partial(Gaussian, SETTINGS[name].precision), functools.partial(_uci, name),
+        )
+        for name, features in (("yacht", 6), ("boston", 13), ("energy", 8))
+    },
+}  # fmt: skip
 PROBLEMS = {
-    "co2": Problem(
-        name="exact/co2",
-        summary="Mauna Loa CO2, 272 months to train and the 249 after them, 1-20-1 tanh, noise sd 2 ppm (the seasons)",
-        widths=(1, 20, 1),
-        activation="tanh",
-        scale=4.0,
-        likelihood=functools.partial(Gaussian, 0.25),
-        data=_co2,
-        draws=300,
-        tune=250,
-        kept=640,
-    ),
-    "mnist": Problem(
-        name="exact/mnist",
-        summary=f"{DIGITS} MNIST digits of {SIDE} x {SIDE} pixels, {SIDE**2}-16-10 tanh",
-        widths=(SIDE**2, 16, 10),
-        activation="tanh",
-        scale=5.0,
-        likelihood=Categorical,
-        data=_digits,
-        kept=128,
-    ),
-    "foong": Problem(
-        name="exact/foong",
-        summary="two clusters in the plane (Foong et al. 2020), points on the diagonal through them, 2-50-1 ReLU",
-        widths=(2, 50, 1),
-        activation="relu",
-        scale=4.0,
-        likelihood=functools.partial(Gaussian, 100.0),
-        data=_foong,
-        draws=1000,
-        tune=350,
-        kept=640,
-        observed=False,
-    ),
-    "yacht": _table("yacht", 6),
-    "boston": _table("boston", 13, draws=700, tune=250, kept=192),
-    "energy": _table("energy", 8, draws=350, tune=250, kept=256),
+    name: Problem(f"exact/{name}", *network, draws=draws, tune=tune, kept=kept, observed=name != "foong")
+    for name, network in _NETWORKS.items()
+    for draws, tune, kept in [_RUNS[name]]
 }
 """The exact posteriors by NAME."""
 

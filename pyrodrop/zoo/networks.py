@@ -2,7 +2,7 @@
 
 Caffe minimises the mean loss of a minibatch plus decay |V|^2 / 2, where V = keep * M is the weight after a dropout layer
 that divides by keep (`torch.nn.Dropout`). In terms of this package's M and of -ELBO = scale * (that objective), with
-scale = N for class labels and N tau for real observations:
+scale = N for class labels:
 
     length_scale^2 = decay keep scale          prior of a weight
     lr(M)          = lr / (scale keep^2)       one step of M moves keep * M as one of V would
@@ -29,52 +29,45 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.data.published import CHARACTERS
 from pyrodrop.distributions import InputUnits
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.priors import Prior
 from pyrodrop.reading import read
+from pyrodrop.zoo.sources import CHARACTERS
 
 FLAT = 1e6  # scale of a prior that represents no weight decay
-PRECISION = 100.0  # of the noise of the released CO2 networks, in standardised units
 DECAY, KEEP = 5e-4, 0.5  # of Caffe's LeNet
 HIDDEN = 50  # units of a layer of the networks for tables
 RATE, WIDTH, TOKENS, READ_DECAY = 0.1, 16, 14, 1e-4  # of the networks that `pyrodrop.read` reads
 MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
 
 
-def late(share: float) -> float:
-    """1 for the first half, then linear to 0."""
-    return min(1.0, 2 * (1 - share))
+def late(step: int, *, steps: int) -> float:
+    """Factor of the learning rate: 1 for the first half of the steps, then linear to 0."""
+    return min(1.0, 2 * (1 - step / steps))
 
 
-def straight(share: float) -> float:
-    """Linear from 1 to 0."""
-    return 1 - share
+def straight(step: int, *, steps: int) -> float:
+    """Factor of the learning rate, linear from 1 to 0."""
+    return 1 - step / steps
 
 
-def stairs(share: float) -> float:
-    """Multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8."""
-    return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
+def stairs(step: int, *, steps: int) -> float:
+    """Factor of the learning rate, multiplied by 0.2 after shares 0.5, 0.6, 0.7 and 0.8 of the steps."""
+    return float(0.2 ** sum(step / steps >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
 
 
-def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
-    """Factor of the learning rate at a step, from the share of all steps that is completed."""
-    return decay(step / steps)
-
-
-def over(decay: Callable[[float], float]) -> Callable[[int], Callable[[int], float]]:
-    """Makes the schedule of `decay` for a number of steps."""
-    return lambda steps: partial(decaying, decay=decay, steps=steps)
+def over(factor: Callable[..., float]) -> Callable[[int], Callable[[int], float]]:
+    """Makes the schedule with this factor for a number of steps."""
+    return lambda steps: partial(factor, steps=steps)
 
 
 def inverse_decay(step: int, *, gamma: float, power: float) -> float:
@@ -95,8 +88,8 @@ def faster_noise(parameter: str) -> float:
 
 
 def decay_prior(decay: float, keep: float, scale: float) -> priors.Gaussian:
-    """The prior whose gradient in M equals that of ``decay |keep M|^2 / 2`` added to the mean loss; flat for decay 0."""
-    return priors.Gaussian(scale=FLAT) if decay == 0 else priors.Gaussian(length_scale=math.sqrt(decay * keep * scale))
+    """The prior whose gradient in M equals that of ``decay |keep M|^2 / 2`` added to the mean loss."""
+    return priors.Gaussian(length_scale=math.sqrt(decay * keep * scale))
 
 
 def xavier(model: NetworkModel, keep: Mapping[str, float]) -> NetworkModel:
@@ -152,23 +145,6 @@ def series(data: Dataset, *, widths: Sequence[int], activation: str, gain: float
         input_gain=gain,
         seed=None,
     )
-
-
-def released_series(
-    data: Dataset, *, widths: Sequence[int], activation: str, drop_rate: float, decay: float | None
-) -> NetworkModel:
-    """Caffe's network for CO2; without a `decay`, priors and initial weights are those of a mean field, not Caffe's."""
-    keep, scale = 1 - drop_rate, len(data) * PRECISION
-    units = 1.0 if data.targets is None else float(data.targets.scale)
-    if decay is None:
-        prior: Any = {"layers.0.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.05)}
-        biases: Any = {}
-    else:
-        prior = {"layers.0.*": decay_prior(decay, 1.0, scale), "*": decay_prior(decay, keep, scale)}
-        biases = {"bias_prior": decay_prior(decay, 1.0, scale)}
-    likelihood = likelihoods.Gaussian(precision=PRECISION / units**2)
-    model = MLP(widths, activation, prior=prior, likelihood=likelihood, seed=None, **biases)
-    return model if decay is None else xavier(model, {n: keep for n in model.weight_sites() if "layers.0." not in n})
 
 
 def caffe_lenet(data: Dataset, *, dropped: Sequence[str]) -> NetworkModel:

@@ -9,17 +9,12 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules
+from pyrodrop import compression, data, divergences, guides, likelihoods, models, priors, reparam, schedules, zoo
 
 from .judge import Table, assert_refused, table
 from .shared import X, dropout_network, model
 
 HALF, NAN, WHOLE = torch.full((3,), 0.5), torch.full((3,), torch.nan), torch.ones(2, dtype=torch.int64)
-
-
-def splits(rows: Any = (([0, 1, 2], [3, 4]),), **changed: Any) -> data.Splits:
-    parts = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "source": "s"}
-    return data.Splits(**{**parts, "rows": rows, **changed})
 
 
 ROWS = torch.ones(4, 2)
@@ -51,23 +46,9 @@ REFUSED: Table = {
         ),
         (lambda: reparam.reparameterize(model(), guides.Point(model()), reparam.LocalReparam), "strategy must be"),
     ],
-    "data.Splits": [
-        (
-            lambda: splits(x=torch.ones(5, 2)),
-            r"x must be a table with a row for each of 6 observations; got shape \[5, 2\]",
-        ),
-        *(
-            (lambda rows=rows: splits(rows), message)
-            for rows, message in (
-                ([([0], [1])], r"at least two training rows and one test row, .*got \[0\] and \[1\]"),
-                ([([0, 1], [])], "rows of split 0 must contain at least one observation; got an empty list"),
-                ([([0.0, 1.0], [2.0])], "rows of split 0 must be .*whole numbers"),
-                ([([True, False], [True])], "rows of split 0 must be .*got"),
-                ([([0, 1], [6])], r"from 0 to 5, each at most once; got \[0, 1\] and \[6\]"),
-                ([([0, 1], [-1])], "from 0 to 5, each at most once; got"),
-                ([([0, 1], [1])], "from 0 to 5, each at most once; got"),
-            )
-        ),
+    "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
+    "zoo": [
+        (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
     ],
     "read": [
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
@@ -90,5 +71,4 @@ def test_a_refusal(call: Callable[[], Any], said: str) -> None:
 def test_what_only_looks_bad() -> None:
     assert schedules.linear(0.5)(0.25) == 0.5
     assert len(data.line(3, seed=0)) == 3
-    assert len(splits([(torch.tensor([0, 1, 2]), torch.tensor([5]))])[0].test) == 1
     assert read(weight_decay={"*": 1e-3}).model is not None

@@ -94,7 +94,7 @@ def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, cons
 RECORDS = {  # what functions return, and base classes
     "Moments", "Objective", "Report", "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
     "distributions.ConstantLeftOut", "priors.FittedPriors", "analysis.gp.NetworkKernel", "analysis.acquire.Batch",
-    "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.ExactPosterior", "recipes.Curve", "Certificate",
+    "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.Problem", "recipes.Curve", "Certificate",
     "SampledProgram", "recipes.Recipe",
     "metrics.Uncertainty",
     "compression.Measured", "compression.CompressionReport", "metrics.Conformal", "metrics.CalibrationCurve",
@@ -102,8 +102,8 @@ RECORDS = {  # what functions return, and base classes
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
-    "data.Split.name", "data.Split.source", "data.Splits.name", "data.Splits.source", "x_unit", "y_unit", "zoo.Source",
-    "divergences.worst", "distributions.NoiseForm", "guides.Pruned", "data.Splits.rows",
+    "data.Split.name", "data.Split.source", "x_unit", "y_unit",
+    "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",

@@ -52,7 +52,7 @@ NEEDS = (
     ),
     ("sklearn", "from pyrodrop.sklearn import NetworkRegressor"),
     ("cli", "from pyrodrop import cli"),
-    ("text", "from pyrodrop import data; data.gospels()"),
+    ("text", "from pyrodrop import zoo; zoo.SOURCES['gospels'].load()"),
     (None, "import pyrodrop.no_such_file"),
 )
 

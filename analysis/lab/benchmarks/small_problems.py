@@ -23,7 +23,7 @@ import torch
 
 from pyrodrop import data
 from pyrodrop.data import Dataset
-from pyrodrop.data.published import divided, in_between
+from pyrodrop.zoo.sources import divided, in_between
 
 MOST_ROWS = 300
 _FOLDERS = Path(__file__).with_name("small"), Path(data.__file__).parent

@@ -110,7 +110,7 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
 def train(model: Any, guide: Any, wrapped: tuple[Any, Any], data: Dataset, device: torch.device) -> None:
     """Adam on the first 20, 40, 60 ... rows in every epoch, the minibatches of the notebook."""
     x, y, n = data.x.to(device), data.y.to(device), len(data)
-    settings = zoo.entry(ENTRY).training(data)
+    settings = zoo.entry(ENTRY).settings(data)
     size = settings["batch_size"]
     optimizer = torch.optim.Adam([*guide.parameters(), *model.parameters()], lr=settings["lr"], fused=True)
     for step in range(settings["steps"]):

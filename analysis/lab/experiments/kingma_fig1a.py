@@ -112,7 +112,7 @@ def _measure(
             posteriors.append(METHODS[method].guide(models[-1]))
     many = fit_replicates(
         models, posteriors, data, count=settings["seeds"], seed=settings["seed"], device=device, progress=progress,
-        **zoo.entry(f"kingma-fig1a/{method}").training(data, epochs=settings["epochs"]),  # type: ignore[call-arg]
+        **zoo.entry(f"kingma-fig1a/{method}").settings(data, epochs=settings["epochs"]),
     )  # fmt: skip
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")

@@ -11,7 +11,6 @@ import pytest
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.jobs import JOBS
-from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import mnist
 
 LAB = "pyrodrop.analysis.lab.experiments"
@@ -19,7 +18,8 @@ ROTATED = f"{LAB}.rotated_digit.experiment"
 
 
 def few_digits(*, flat: bool = False, **_: Any) -> Any:
-    return _cut(mnist(flat=flat), 300, 100)
+    split = mnist(flat=flat)
+    return dataclasses.replace(split, train=split.train.first(300), test=split.test.first(100))
 
 
 # Options, and values in place of those of modules; of co2, kingma-table1 and peers there are tests with their numbers.

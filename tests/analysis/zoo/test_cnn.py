@@ -9,6 +9,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import Fit, guides, zoo
+from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset
 from pyrodrop.zoo.networks import DECAY
@@ -101,7 +102,7 @@ def test_a_step_of_dropout_after_every_layer_is_caffes(
 def test_dropout_after_the_first_dense_layer_is_the_entry_of_the_rotated_digit(digits: Dataset) -> None:
     """Equal priors and initial weights; `learning_rate` is tested there."""
     ours, theirs = (zoo.entry(name) for name in ("cnn/lenet-ip", "rotated-digit/bernoulli"))
-    one, other = ours.recipe(digits), theirs.recipe(digits)
+    one, other = references.recipe(ours, digits), references.recipe(theirs, digits)
     assert [one[key] for key in ("network", "prior", "posterior")] == [
         other[key] for key in ("network", "prior", "posterior")
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyrodrop import data, priors, zoo
+from pyrodrop import priors, zoo
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.small_problems import problem
 from pyrodrop.analysis.zoo import references
@@ -23,7 +23,7 @@ def cells(name: str, method: str) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_those_of_the_small_problem(name: Any) -> None:
-    split, of = data.toy(name), problem(name.replace("-", " "))
+    [split], of = zoo.SOURCES[f"toys/{name}"].load(), problem(name.replace("-", " "))
     assert len(split.train) == STORED[name.replace("-", " ")]["constant"]["rows"]
     assert torch.equal(split.train.x, of.train.x)
     assert torch.equal(split.train.y, of.train.y)
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_small_problem(name: Any) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_priors_and_noise_are_those_that_fit_the_data(name: Any) -> None:
-    train = data.toy(name).train
+    train = zoo.SOURCES[f"toys/{name}"].load()[0].train
     model, _ = zoo.entry(f"toys/{name}").build(train)
     fitted: Any = priors.from_gp(model, train).model
     scales = [fitted.priors[f"layers.{n}.{of}"].scale for n in (0, 1) for of in ("weight", "bias")]

@@ -14,9 +14,9 @@ import torch
 import pyrodrop
 from pyrodrop import data, guides, metrics
 from pyrodrop.data import Dataset
-from pyrodrop.data.published import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
+from pyrodrop.zoo.sources import CHARACTERS, SOURCES
 from tests.small import mlp, normal
 
 
@@ -66,7 +66,7 @@ def test_windows_of_the_solar_series_are_cut_where_its_last_years_begin(data_fol
         for line in (data_folder / "gal2016" / f"solar_{part}.csv").read_text().splitlines()[1:]
     ]
     series = [value for _, value in sorted(rows)]
-    split = data.solar()
+    [split] = SOURCES["solar"].load()
     windows = [*zip(split.train.x, split.train.y, strict=True), *zip(split.test.x, split.test.y, strict=True)]
     assert len(split.test) == 75
     for year, (x, y) in enumerate(windows, 22):  # the last year that the window knows
@@ -84,7 +84,7 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
         "".join(bible.scripture_content[bible.verse_start_indices[first] : bible.verse_end_indices[last]])
         for first, last in ((41_001_001, 41_016_020), (42_001_001, 42_024_053))
     )
-    split = data.gospels()
+    [split] = SOURCES["gospels"].load()
     shown = ["".join(CHARACTERS[code] for code in part.flatten()) for part in (split.train.x, split.test.x)]
     text = "".join(shown)
     assert text.startswith(
@@ -93,7 +93,7 @@ def test_the_gospels_are_sequences_and_the_next_characters() -> None:
     assert text.startswith(mark.strip())
     assert luke.strip().startswith(text[text.index("Forasmuch as many have taken in hand") :][:10_000])
     assert len(shown[1]) / len(text) == pytest.approx(0.1, abs=1e-3)
-    assert 0 <= SIZE - len(text) <= 50
+    assert 0 <= 211_347 - len(text) <= 50
     for part in (split.train, split.test):
         assert part.x.shape == part.y.shape == (len(part), 50)
         assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])

@@ -74,12 +74,12 @@ def files(folder: Path) -> list[str]:
 def test_a_file_is_downloaded_once_through_a_bad_connection(server: Server, tmp_path: Path) -> None:
     server.breaks = lambda number: number < 3
     for _ in range(2):
-        path = located(File("set/file", (), SHA256, f"{server.url}/file"), "the file")
+        path = located(File("set/file", SHA256, f"{server.url}/file"), "the file")
         assert path.read_bytes() == CONTENT
         assert files(tmp_path) == ["set/file"], "nothing is left beside it"
         assert server.asked == 3
     path.write_bytes(CONTENT[:-1])
-    assert located(File("set/file", (), SHA256, f"{server.url}/file"), "the file").read_bytes() == CONTENT, (
+    assert located(File("set/file", SHA256, f"{server.url}/file"), "the file").read_bytes() == CONTENT, (
         "it is made anew"
     )
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_downloaded_says_from_where_and_how_to_do_without(
     with pytest.raises(
         ConnectionError, match=f"the file could not be downloaded from {url} .*put it at {tmp_path}.*set PYRODROP_DATA"
     ):
-        located(File("set/file", (), SHA256, url), "the file")
+        located(File("set/file", SHA256, url), "the file")
     assert files(tmp_path) == []
 
 
@@ -131,7 +131,7 @@ def test_mnist_is_read_from_its_files(server: Server, monkeypatch: pytest.Monkey
         content = idx[name.split("-")[1]]
         server.files[f"/{name}.gz"] = packed = gzip.compress(content, mtime=0)
         file = FILES[name]._replace(
-            shape=(2, *FILES[name].shape[1:]), url=f"{server.url}/{name}.gz", sha256=hashlib.sha256(content).hexdigest(),
+            url=f"{server.url}/{name}.gz", sha256=hashlib.sha256(content).hexdigest(),
             published=f"md5:{hashlib.md5(packed).hexdigest()}",
         )  # fmt: skip
         monkeypatch.setitem(FILES, name, file)

@@ -14,7 +14,7 @@ import torch
 import pyrodrop
 from pyrodrop import Replicates, recipes
 from pyrodrop.data import Dataset
-from pyrodrop.data.columns import Columns, read_array
+from pyrodrop.data.columns import Columns, read_inputs
 from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
 
 RNG = np.random.default_rng(0)
@@ -40,7 +40,8 @@ def frame() -> pd.DataFrame:
 def test_inputs_are_those_of_pandas() -> None:
     """Medians, `get_dummies` with a column of missing values, and 0 and 1 where numbers were missing."""
     df = frame()
-    data = recipes.regressor(df, target="y").data
+    data = Dataset.from_frame(df, "y")
+    assert torch.equal(recipes.regressor(df, target="y").data.x, data.x)
     numbers = df[["number", "gaps", "whole", "sparse"]].astype(float)
     bools = df[["bool", "maybe"]].astype("Float64").astype(float)
     holes = pd.get_dummies(df["holes"], dummy_na=True)
@@ -60,12 +61,17 @@ def test_inputs_are_those_of_pandas() -> None:
     np.testing.assert_allclose(data.inputs.loc[:3], filled.mean(), rtol=1e-5)
     np.testing.assert_allclose(data.inputs.scale[4:], 1.0)  # all but numbers stay 0 and 1
     new = df.head(2).assign(number=np.nan, text=None, gaps=np.nan)  # gaps in columns that had none
-    x = data.x_of(new)
+    x = data.columns.x(new)
     assert x[0, 0] == pytest.approx(df["number"].median())
     assert x[0, 6] == 1
     assert x[0, 8:11].tolist() == (pd.get_dummies(df["text"]).columns == df["text"].mode()[0]).astype(float).tolist()
     again = Columns.of_words(json.loads(json.dumps(data.columns.words())), "file")
     torch.testing.assert_close(again.x(new), x)
+
+
+def test_of_as_many_ones_as_zeros_a_gap_is_zero() -> None:
+    columns, _ = read_inputs(pd.DataFrame({"on": pd.array([True, False, None], dtype="boolean")}), "X")
+    assert columns.x(pd.DataFrame({"on": [None, True]}, dtype="boolean")).tolist() == [[0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize("classes", [False, True])
@@ -93,7 +99,7 @@ def test_both_doors_predict_the_same(classes: bool, tmp_path: Path) -> None:
 
 def test_arrays_have_the_rules_of_frames() -> None:
     numbers = frame()[["number", "gaps", "whole"]]
-    columns, scale = read_array(numbers.to_numpy(float))
+    columns, scale = read_inputs(numbers.to_numpy(float), "X")
     data = recipes.regressor(numbers.assign(y=RNG.normal(size=SIZE)), target="y").data
     torch.testing.assert_close(columns.table(numbers.to_numpy(float)), data.x)
     torch.testing.assert_close(scale.loc, data.inputs.loc)  # type: ignore[union-attr]
@@ -121,8 +127,6 @@ def test_calls_that_are_refused() -> None:
         recipes.regressor(df)
     with pytest.raises(TypeError, match="target names a column of a data frame; got the str 'y' for a tuple"):
         recipes.classifier((torch.randn(20, 2), torch.arange(20) % 2), target="y")
-    with pytest.raises(ValueError, match="missing values"):
-        Dataset.from_frame(df, "y", categories=["text", "holes", "size"])
     inputs = df.drop(columns="y")
     model = NetworkRegressor(HIDDEN, members=1, max_steps=3).fit(inputs, df["y"])
     with pytest.raises(ValueError, match="column 'text', must have the categories.*got 'pink' in 60 rows: declare"):

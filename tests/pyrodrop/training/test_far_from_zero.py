@@ -106,17 +106,13 @@ def test_training_is_that_of_centred_data(likelihood: str) -> None:
 
 
 def test_frames_keep_what_float32_would_round() -> None:
-    """In x, y or both, as does a frame that is predicted at; numbers of codes are standardised before they are rounded."""
+    """In x, y or both, as does a frame that is predicted at."""
     far = frame(X + SECONDS, Y).assign(kind=["u", "v"] * 70)
     data = Dataset.from_frame(far, "y", categories=["kind"])
     assert data.columns is not None
     assert (data.x.dtype, data.y.dtype, data.columns.wide) == (torch.float64, torch.float32, ("time", "b"))
-    np.testing.assert_array_equal(data.x_of(far[:3])[:, 0], far["time"][:3])
+    np.testing.assert_array_equal(data.columns.x(far[:3])[:, 0], far["time"][:3])
     assert data.like(far[:3]).x.dtype == torch.float64
-    codes = Dataset.from_frame(far, "y", categories=["kind"], encode="codes")
-    times = far["time"].to_numpy()
-    assert codes.x[0].dtype == torch.float32
-    np.testing.assert_allclose(codes.x[0][:, 0], (times - times.mean()) / times.std(), atol=1e-6)
     split = Split.from_frame(far.drop(columns="kind"), "y")
     assert split.train.x.dtype == split.test.x.dtype == torch.float64
     assert Dataset.from_frame(frame(X, Y), "y").x.dtype == torch.float32
@@ -130,7 +126,7 @@ DOOR: dict[str, Callable[[Tensor, Tensor], Any]] = {
         DataLoader([(x[:70], y[:70]), (x[70:], y[70:])], batch_size=None),
         num_data=140,  # type: ignore[arg-type]
     ),
-    "a frame": lambda x, y: fit(Dataset.from_frame(frame(x, y), "y", standardise=False)),
+    "a frame": lambda x, y: fit(Dataset.from_frame(frame(x, y), "y").with_values(inputs=None, targets=None)),
     "arrays": lambda x, y: fit((x.numpy(), y.numpy())),
     "whole numbers": lambda x, y: fit(((8 * x).long(), (8 * y).long())),
 }

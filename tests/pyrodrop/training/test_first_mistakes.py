@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "no steps": (lambda: pyrodrop.fit(mlp(), guides.MeanField(mlp()), (X, Y)), "steps, .* must be given"),
     "x and y apart": (lambda: fit(X, Y), "positional arguments"),
     "epochs": (lambda: fit(epochs=3), r"fit\(\) has no argument 'epochs'"),
-    "a loader": (lambda: many(torch.utils.data.DataLoader(ROWS)), "data must .*got a DataLoader: pass tensors of all rows"),
+    "a loader": (lambda: many(torch.utils.data.DataLoader(ROWS)), "got a DataLoader: .*pyrodrop.fit a DataLoader"),
     "a vector x and a Pyro program": (vector, r"y must .*x of shape \[12\] is passed on as \[12, 1\]: take x\[:, 0\]"),
     "a number as prior": (lambda: mlp(prior=1.0), r"prior must .*priors.Gaussian\(scale=1.0\).*got the float 1.0"),
     "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]

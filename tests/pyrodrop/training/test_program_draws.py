@@ -174,9 +174,7 @@ def test_what_a_program_does_not_have() -> None:
         fit.predict(sites=["weight"])
     with pytest.raises(TypeError, match="sequence of names"):
         fit.predict(sites="slope")
-    with pytest.raises(
-        ValueError, match="names of the arguments in training, x, y; y may be left out, for None; got y"
-    ):
+    with pytest.raises(ValueError, match="names of the arguments in training, x, y, of .*; got y"):
         fit.predict({"y": Y}, sites=["y"])
-    with pytest.raises(ValueError, match="names of the arguments in training, x, y; got x"):
+    with pytest.raises(ValueError, match="names of the arguments in training, x, y, of .*; got x"):
         fit.elbo(2, {"x": X})  # the ELBO of what?

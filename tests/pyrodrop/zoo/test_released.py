@@ -17,7 +17,7 @@ import pooch
 import pytest
 
 from pyrodrop import zoo
-from pyrodrop.zoo import released, trained
+from pyrodrop.zoo import trained
 
 ROOT = Path(__file__).parents[3]
 NAME = "rnn/solar"
@@ -29,7 +29,7 @@ def test_every_posterior_is_in_the_wheel_or_has_a_hash() -> None:
     packed = project["tool"]["setuptools"]["package-data"]["pyrodrop.zoo"]
     files = {path.relative_to(trained.SHIPPED.parent).as_posix() for path in trained.SHIPPED.rglob("*.safetensors")}
     others = {file.partition("/")[2] for file in files if not any(fnmatch.fnmatchcase(file, p) for p in packed)}
-    listed = {file: digest for digest, file in map(str.split, released.HASHES.read_text().splitlines())}
+    listed = {file: digest for digest, file in map(str.split, trained.HASHES.read_text().splitlines())}
     assert listed.keys() == others
     assert len({file.replace("/", ".") for file in listed}) == len(listed)
     for file, digest in listed.items():
@@ -66,7 +66,7 @@ def test_an_address_is_asked_once_and_wrong_content_is_not_kept(
     installed: Path, site: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, folder = site
-    right = (released.HASHES.parent / f"{NAME}.safetensors").read_bytes()
+    right = (trained.HASHES.parent / f"{NAME}.safetensors").read_bytes()
     served, kept = folder / "rnn.solar.safetensors", installed / "zoo" / f"{NAME}.safetensors"
     monkeypatch.setenv("PYRODROP_ZOO", f"{url}/")
     served.write_bytes(right[:-1] + b"x")
@@ -86,28 +86,25 @@ def test_an_address_is_asked_once_and_wrong_content_is_not_kept(
     assert zoo.names(NAME, loads=True) == []
 
 
-def test_without_an_address_it_says_where_the_file_is(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(released, "address", lambda: "")
-    with pytest.raises(
-        ValueError, match=r"rnn/solar is no part of the installed package but a file of its release, and th"
-    ):
-        zoo.load(NAME)
-    with pytest.raises(
-        ValueError, match="no trained posterior of uci/year comes with this package: pyrodrop run uci/year"
-    ):
-        trained.pull("uci/year")
+def test_without_an_address_it_says_how_to_get_the_file(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "address", lambda: "")
+    for name in (NAME, "uci/year"):
+        with pytest.raises(
+            ValueError,
+            match=f"no trained posterior of {name} is here or at an address: set .*pyrodrop run {name} --save",
+        ):
+            trained.pull(name)
     assert not installed.exists()
-    monkeypatch.setenv("PYRODROP_ZOO", str(released.HASHES.parent))  # a folder
-    assert trained.pull(NAME) == released.HASHES.parent / f"{NAME}.safetensors"
+    monkeypatch.setenv("PYRODROP_ZOO", str(trained.HASHES.parent))  # a folder
+    assert trained.pull(NAME) == trained.HASHES.parent / f"{NAME}.safetensors"
 
 
-def test_the_address_is_the_releases_of_this_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_the_releases_of_this_version(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     about = Message()
     about["Project-URL"], about["Version"] = "Repository, https://pyro.ai/p", "1.2"
-    monkeypatch.delenv("PYRODROP_ZOO", raising=False)
-    monkeypatch.setattr(released, "metadata", lambda name: about)
-    monkeypatch.setattr(released, "download", lambda url, *_: Path(url).name)
-    assert released.address() == "https://pyro.ai/p/releases/download/v1.2"
-    assert released.released(NAME) == "rnn.solar.safetensors"
+    monkeypatch.setattr(trained, "metadata", lambda name: about)
+    monkeypatch.setattr(trained, "download", lambda url, *_: Path(url).name)
+    assert trained.address() == "https://pyro.ai/p/releases/download/v1.2"
+    assert trained.pull(NAME) == "rnn.solar.safetensors"
     about.replace_header("Project-URL", "Repository, https://example.org/p")
-    assert released.address() == ""
+    assert trained.address() == ""

@@ -12,11 +12,12 @@ import torch
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.zoo import references
-from pyrodrop.data import Dataset, line_split
+from pyrodrop.analysis.zoo import references, write
+from pyrodrop.data import Dataset, Split
+from pyrodrop.data import line as line_of
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.zoo import trained
-from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import NAMED
 from pyrodrop.zoo.sources import SOURCES
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 SHIPPED = sorted(
     str(path.relative_to(trained.SHIPPED).with_suffix("")) for path in trained.SHIPPED.rglob("*.safetensors")
 )
+LINES = Split("lines", line_of(20), line_of(50, 1), "", "", "made here")
 NOISY = functools.partial(guides.SparseDropout, log_variance=1.6)  # prunes most weights
 
 
@@ -45,13 +47,13 @@ def classifier(data: Dataset) -> Any:
 
 def entry(model: Any = regressor, guide: Any = guides.MeanField, **settings: Any) -> Entry:
     settings = {"steps": 250, "lr": 1e-2, "progress": False, "engine": "traced", "device": "cpu", **settings}
-    return Entry("own/waves", "waves", "here", "line-1000", model, guide, lambda data: settings, {}, Check(steps=2))
+    return Entry("own/waves", "waves", "here", "line-1000", model, guide, lambda data: settings, {})
 
 
 def kept(path: Path, of: Entry, sets: list[Dataset], **result: Any) -> tuple[list[Any], Any]:
     """Fits, and what a file makes of them."""
     fits = [of.fit(data, seed=3 + r) for r, data in enumerate(sets)]
-    trained.save(path, of, fits, sets, sets[0].x, {"scores": {"rmse": 1.0}, **result})
+    write.save(path, of, fits, sets, sets[0].x, {"scores": {"rmse": 1.0}, **result})
     return fits, trained.restore(of, path, "cpu")
 
 
@@ -177,7 +179,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, a: a.pop("zoo"), "is no trained posterior of the zoo"),
+        (lambda t, a: a.pop("zoo"), "an object as zoo"),
         (lambda t, a: a["zoo"].update(name="uci/yacht"), "is of uci/yacht; it must be of own/waves"),
         (lambda t, a: a["zoo"]["result"].update(scores={"rmse": "1"}), "a finite number as zoo.result.scores.rmse"),
         (lambda t, a: a["zoo"]["data"][0].update(rows=2**31), "with 1 to 268435456 elements in 2147483648"),
@@ -186,8 +188,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: a.update(kind="fit"), "is no file of Replicates.save"),
         (lambda t, a: t.pop("data.0.targets.scale"), "needs loc and scale of targets"),
         (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
-        (lambda t, a: places(t).fill_(10**6), "places outside; it must be"),
-        (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "needs places and values of one length"),
+        (lambda t, a: places(t).fill_(10**6), "as many places as values, all within"),
+        (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "as many places as values, all within"),
         (lambda t, a: t["data.0.targets.scale"].fill_(-1), "positive"),
         (lambda t, a: t["0.model.targets.scale"].fill_(0), "model.targets.scale must be positive and finite"),
     ],
@@ -207,8 +209,8 @@ def places(tensors: dict[str, Any]) -> Any:
 
 def test_inputs_of_several_tensors_are_refused(tmp_path: Path) -> None:
     pair = Dataset((torch.zeros(3, 1), torch.zeros(3, 1)), torch.zeros(3, 1))
-    with pytest.raises(TypeError, match="one tensor; got a tuple"):
-        trained.save(tmp_path / "f", entry(), [], [pair], torch.zeros(3, 1), {"scores": {}})
+    with pytest.raises(TypeError, match="one tensor; got several"):
+        write.save(tmp_path / "f", entry(), [], [pair], torch.zeros(3, 1), {"scores": {}})
 
 
 # Where files are
@@ -232,18 +234,16 @@ def test_the_folder_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.
 def test_a_run_is_saved_loaded_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [line_split(20)]))
-    of = Entry(
-        "own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {}, Check(steps=2)
-    )
+    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [LINES]))
+    of = Entry("own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {})
     monkeypatch.setitem(zoo.ENTRIES, "own/line", of)
     folder, out = tmp_path / "mine", tmp_path / "run"
     assert cli.main(["run", "own/line", "--save", str(folder), "--out", str(out), "--quiet", "--device", "cpu"]) == 0
     assert f"PYRODROP_ZOO={folder}" in "".join(capsys.readouterr().out.split())
     monkeypatch.setenv("PYRODROP_ZOO", str(folder))
     loaded: Any = zoo.load("own/line")
-    fit = pyrodrop.Fit.load(out / "fit.safetensors", *of.build(line_split(20).train))
-    x = line_split(20).test.x[:5]
+    fit = pyrodrop.Fit.load(out / "fit.safetensors", *of.build(LINES.train))
+    x = LINES.test.x[:5]
     assert torch.equal(loaded.predict(x, 4).f, fit.predict(x, 4).f)
     scores = json.loads((out / "results.json").read_text())["models"]["own/line"]
     assert loaded.settings["zoo"]["result"]["scores"] == scores
@@ -281,7 +281,7 @@ def test_points_of_another_shape_are_refused(tmp_path: Path) -> None:
     path = trained.SHIPPED / "co2/mc-dropout-tanh-0.1.safetensors"
     tensors, about = read_tensors(path)
     write_tensors(tmp_path / "f", {**tensors, "points.mean": tensors["points.mean"][:1]}, about)
-    with pytest.raises(ValueError, match=r"its mean at the points must have the shape \[10, 1\]"):
+    with pytest.raises(ValueError, match=r"its mean and sd at the points must have the shape \[10, 1\]"):
         trained.difference(zoo.load("co2/mc-dropout-tanh-0.1", device="cpu"), tmp_path / "f")
 
 
@@ -294,7 +294,7 @@ def wide(data: Dataset) -> Any:
 
 def wide_entry(guide: Any) -> Entry:
     settings = {"steps": 5, "progress": False, "engine": "traced", "device": "cpu"}
-    return Entry("own/wide", "wide", "here", "line-1000", wide, guide, lambda data: settings, {}, Check(steps=2))
+    return Entry("own/wide", "wide", "here", "line-1000", wide, guide, lambda data: settings, {})
 
 
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
@@ -303,10 +303,10 @@ def test_a_rounded_fit_takes_half_the_size_and_comes_back_as_it_is(guide: Any, t
     of = wide_entry(guide)
     fit = of.fit(data)
     before = {name: value.clone() for name, value in fit.guide.state_dict().items()}
-    rounded = trained.rounded(fit)
+    rounded = write.rounded(fit)
     sizes = {}
     for name, made in (("whole", fit), ("half", rounded)):
-        path = trained.save(tmp_path / name, of, [made], [data], data.x, {"scores": {}})
+        path = write.save(tmp_path / name, of, [made], [data], data.x, {"scores": {}})
         back: Any = trained.restore(of, path, "cpu")
         assert torch.equal(back.predict(data.x, 7).f, made.predict(data.x, 7).f)
         sizes[name] = sum(v.nbytes for n, v in read_tensors(path)[0].items() if n.startswith("0.guide"))
@@ -324,5 +324,5 @@ def test_what_16_bits_do_not_hold_is_not_rounded() -> None:
     with torch.no_grad():
         for value in fit.guide.state_dict().values():
             value[0] = 1e5
-    rounded = trained.rounded(fit)
+    rounded = write.rounded(fit)
     assert all(torch.equal(value, fit.guide.state_dict()[n]) for n, value in rounded.guide.state_dict().items())

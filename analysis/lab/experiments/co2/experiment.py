@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop import checks, recipes, schedules, zoo
+from pyrodrop import checks, recipes, zoo
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.lab.experiments.co2.figure import draw
 from pyrodrop.analysis.lab.experiments.co2.learned import carried, cycle_share, rmse
@@ -53,7 +53,6 @@ PANELS = {
     "one-call": "recipes.curve: priors that fit, exact last layer",
 }
 NETWORKS = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
-PRESETS = {"default": "co2", "paper": "co2-paper"}
 SAVINGS, MOST_UNSAVED = 20, 10_000  # checkpoints of a network, and steps between two of them
 
 
@@ -74,7 +73,6 @@ class Result:
 def run(
     job: JobOptions,
     *,
-    preset: Literal["default", "paper"] = "default",
     data: Literal["mauna-loa", "gal2016"] = "mauna-loa",
     steps: int | None = None,
     out: Path = Path("runs/co2"),
@@ -82,9 +80,8 @@ def run(
     """Train, compare, print a table and plot the figure.
 
     Args:
-        preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
-        steps: gradient steps per network; those of the preset if not given.
+        steps: gradient steps per network; those of the zoo if not given.
         out: folder for results.json, draws.nc and figure.png. An interrupted run continues from the checkpoints there.
 
     Returns:
@@ -94,20 +91,17 @@ def run(
         ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
     steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
-    about: dict[str, Any] = {"preset": preset, "data": data}
-    longer = preset == "paper"  # continues from its checkpoints to more steps
     hidden = None if job.progress is None else not job.progress
     with (
-        Experiment.begin("co2", out, job, about if longer else {**about, "steps": steps}) as experiment,
+        Experiment.begin("co2", out, job, {"data": data, "steps": steps}) as experiment,
         tqdm(total=len(PANELS), desc="models", unit="model", leave=False, disable=hidden) as bar,
     ):
         folder, series = experiment.folder, _series(data)
         settings = experiment.settings | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
-        lengths = _lengths(preset, series, steps)
+        lengths = _lengths(series, steps)
         say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
         options: dict[str, Any] = {
-            "preset": preset,
             "data": data,
             "folder": folder,
             "seed": job.seed,
@@ -156,7 +150,6 @@ def run(
 def _train(
     name: str,
     *,
-    preset: str,
     data: str,
     folder: Path,
     device: torch.device,
@@ -167,23 +160,20 @@ def _train(
     """Train a network, or continue its training, and predict with it."""
     series = _series(data)
     steps = lengths[name]
-    schedule = (
-        {"lr_schedule": schedules.cosine(steps)} if preset == "default" else {}
-    )  # falls to 0 in any number of steps
     with on_this_machine(folder) as shared:
         fit = fit_resumed(
-            zoo.entry(f"{PRESETS[preset]}/{name}"), series.train,
+            zoo.entry(f"co2/{name}"), series.train,
             Checkpoint(_checkpoint(shared, name), every=max(1, min(MOST_UNSAVED, steps // SAVINGS))),
-            device=device, seed=seed, steps=steps, progress=progress, **schedule,
+            device=device, seed=seed, steps=steps, progress=progress,
         )  # fmt: skip
     return _result(fit, fit.settings["seconds"], series, curve_points(series), seed)
 
 
-def _lengths(preset: str, series: Split, steps: int | None) -> dict[str, int]:
-    """The number of steps of every network: `steps`, or those of the preset if None."""
+def _lengths(series: Split, steps: int | None) -> dict[str, int]:
+    """The number of steps of every network: `steps`, or those of the zoo if None."""
     if steps is not None:
         return dict.fromkeys(NETWORKS, steps)
-    return {name: zoo.entry(f"{PRESETS[preset]}/{name}").training(series.train)["steps"] for name in NETWORKS}
+    return {name: zoo.entry(f"co2/{name}").settings(series.train)["steps"] for name in NETWORKS}
 
 
 def _fit(result: Result) -> Fit:

@@ -73,7 +73,7 @@ def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Map
     for name, row in rows.items():
         conventions.setdefault(row["elbo_convention"] or "", []).append(name)
     elbos = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in conventions.items() if convention)
-    title = f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
+    title = f"{settings['data']}, seed {settings['seed']}, {settings['device']}"
     caption = (
         f"log density, RMSE, CRPS and coverage: held-out observations, means per point, in {unit}. sd: of the function, "
         "without the observation noise, at the last training point and far out. cycle: share of the yearly cycle, and what "
@@ -100,7 +100,7 @@ def write_draws(
     If held-out points have observations, their groups also have the log density and the PIT value of every observation.
     """
     about = {"library": "pyrodrop", "data": series.name, "source": series.source, "y_unit": series.y_unit}
-    about |= {key: str(settings[key]) for key in ("preset", "seed", "device")}
+    about |= {key: str(settings[key]) for key in ("seed", "device")}
     observed = xr.Dataset(
         {"y": (("obs_id",), _column(series.train.y))}, coords={"x": (("obs_id",), _column(series.train.x))}
     )

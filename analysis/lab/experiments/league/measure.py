@@ -22,11 +22,11 @@ from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.league.rows import Referee, Row, mean_row
 from pyrodrop.analysis.lab.experiments.peers.experiment import STORED
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.zoo.write import save_sampled
 from pyrodrop.data import Dataset
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.zoo.exact import NAMED, PROBLEMS, TAGS
-from pyrodrop.zoo.trained import save_sampled
 
 MEMBERS, STEPS, SEED = 5, 6000, 0
 LOSSES = 100  # number of losses in a file of the zoo, evenly spaced
@@ -74,12 +74,12 @@ def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Row]:
     for posterior, tag in zip(POSTERIORS, TAGS, strict=True):
         path = folder / name / f"{tag}.safetensors"
         if not path.is_file():
-            made = trained(posterior, model, referee.target.train, steps)
+            made = trained(posterior, model, referee.train, steps)
             path.parent.mkdir(parents=True, exist_ok=True)
             made.save(path)
         fits = Replicates.load(path, device="cpu")
         predicted = [
-            (fit.predict(referee.target.test.x, referee.draws), fit.predict(referee.away, referee.draws).f)
+            (fit.predict(referee.test.x, referee.draws), fit.predict(referee.away, referee.draws).f)
             for fit in (*fits, fits)
         ]
         *single, rows[f"ensemble {posterior}"] = (referee.row(posterior, *each) for each in predicted)
@@ -88,7 +88,7 @@ def measured(name: str, folder: Path, steps: int = STEPS) -> dict[str, Row]:
         scores = {column: value for column, value in single[0].items() if value is not None}
         result = {"scores": scores, "seed": SEED, "steps": steps, "date": f"{date.today()}", "versions": versions()}
         of = NAMED[f"exact/{name}.{tag}"]
-        save_sampled(folder / f"{of.name}.safetensors", of, first, referee.target.test.x, result)
+        save_sampled(folder / f"{of.name}.safetensors", of, first, referee.test.x, result)
         print(f"{name}, {posterior}: {rows[posterior]['wasserstein']:.3f}", flush=True)
     return rows
 

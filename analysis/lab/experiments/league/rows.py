@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pyrodrop import zoo
 from pyrodrop.analysis.comparison.between_points import without_shift
 from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.lab.experiments.peers.experiment import Judge, stored
@@ -25,8 +26,8 @@ from pyrodrop.analysis.lab.experiments.references.stored import facts
 from pyrodrop.analysis.reports.score_table import best_first, mean_and_error
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.sampling import Sampled
 from pyrodrop.zoo.exact import PROBLEMS
-from pyrodrop.zoo.posterior import ExactPosterior
 
 COLUMNS = ("wasserstein", "wasserstein se", "spread", "away", "covariance", "total_variation", "to_reference")
 AGAIN = ("pyrodrop, point", "pyrodrop, MC dropout .05", "pyrodrop, mean field", "pyrodrop, low rank 4",
@@ -38,18 +39,22 @@ class Referee:
     """Rows of the league of one problem.
 
     Attributes:
-        target: the exact posterior.
+        name: of the problem.
+        train, test: the data, in their units.
+        sampled: the draws of the exact posterior.
         draws: the number of its draws, of which every method has at most as many.
         away: inputs away from the training data, in the units of the data.
     """
 
     def __init__(self, name: str, seed: int = 0) -> None:
-        self.target = ExactPosterior(PROBLEMS[name])
-        sampled, test = self.target.sampled, self.target.test
-        self.draws: int = sampled.chains * sampled.draws
-        judged = test if PROBLEMS[name].observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
-        self.judge = Judge(sampled, judged, self.draws, seed)
-        self.away: Tensor = away_from(self.target.train)
+        self.name = name
+        self.train, self.test = PROBLEMS[name].data()
+        self.sampled: Sampled = zoo.load(f"exact/{name}")  # type: ignore[assignment]
+        self.draws: int = self.sampled.chains * self.sampled.draws
+        observed = PROBLEMS[name].observed
+        judged = self.test if observed else Dataset(self.test.x, torch.tensor(facts(name)["y"])[:, None])
+        self.judge = Judge(self.sampled, judged, self.draws, seed)
+        self.away: Tensor = away_from(self.train)
 
     def row(self, method: str, prediction: Prediction, away: Tensor | None = None) -> Row:
         """The row of a method: its prediction at the test points and, if not None, f at `self.away`, ``[S, P, outputs]``.
@@ -59,8 +64,8 @@ class Referee:
         values = self.judge(method, prediction)
         row = {c: value if (value := values.get(c)) is not None and math.isfinite(value) else None for c in COLUMNS}
         if away is not None:
-            f, exact = away, self.target.sampled.predict(self.away, self.draws).f
-            if self.target.noise_sd is None:
+            f, exact = away, self.sampled.predict(self.away, self.draws).f
+            if not self.train.y.is_floating_point():
                 f, exact = without_shift(f), without_shift(exact)
             row["away"] = float(spread_ratio(f, exact).nanquantile(0.5))
         return row

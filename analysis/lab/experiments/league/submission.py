@@ -1,10 +1,9 @@
-"""Score a file with draws of any method against the exact posteriors: ``pyrodrop league FILE``.
+"""Score a file with draws of any method against the exact posteriors.
 
 Every array is called ``PROBLEM.NAME``, or ``NAME`` if the problem is an argument:
 
-    yacht.layers.0.weight    [draws, 50, 6], and so on for all of ``zoo.problem("yacht").shapes``
-    yacht.weights            [draws, 401], flat vectors
-    yacht.f                  [draws, points, outputs], f at ``zoo.problem("yacht").test.x``, in the units of y or logits
+    yacht.layers.0.weight    [draws, 50, 6], and so on for all of ``zoo.load("exact/yacht").samples``
+    yacht.f                  [draws, points, outputs], f at the test points, in the units of y or logits
 
 with ``[chains, draws, ...]`` allowed in place of ``[draws, ...]``. The file is one of ``numpy.savez``, and nothing in it is
 executed.
@@ -15,6 +14,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from pyrodrop.arrays import tensor_of
 from pyrodrop.checks import all_finite, known
 from pyrodrop.failed import Failed
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS
 
 FORMS = peers.FORMS | {"wasserstein se": ".3f", "spread": ".2f", "away": ".2f"}
@@ -88,27 +87,24 @@ def submit(
 
 def _scored(file: Path, method: str, referee: Referee, arrays: Mapping[str, Any]) -> tuple[int, Row]:
     """The number of draws that are used, evenly spaced, and the row of a method."""
-    target = referee.target
-    flat: dict[str, dict[str, tuple[int, ...]]] = {
-        "f": {"f": (len(target.points), target.widths[-1])},
-        "weights": {"weights": (target.num_weights,)},
+    sites: dict[str, tuple[int, ...]] = {
+        name: tuple(value.shape[2:]) for name, value in referee.sampled.samples.items()
     }
-    shapes = flat.get(next(iter(arrays)), target.shapes)
+    shapes = {"f": (len(referee.test), PROBLEMS[referee.name].widths[-1])} if "f" in arrays else sites
     if arrays.keys() != shapes.keys():
-        allowed = f"f, weights, or {', '.join(target.shapes)}"
-        raise Failed(f"{file} must have of {target.name} one of {allowed}; it has {', '.join(arrays)}")
-    values = {name: _draws(file, f"{target.name}, {name}", arrays[name], shape) for name, shape in shapes.items()}
+        raise Failed(f"{file} must have of {referee.name} f, or {', '.join(sites)}; it has {', '.join(arrays)}")
+    values = {name: _draws(file, f"{referee.name}, {name}", arrays[name], shape) for name, shape in shapes.items()}
     counts = {name: len(value) for name, value in values.items()}
     count = min(counts.values())
     if max(counts.values()) > count:
-        raise Failed(f"{file} must have as many draws of every array of {target.name}; it has {counts}")
+        raise Failed(f"{file} must have as many draws of every array of {referee.name}; it has {counts}")
     size = min(count, referee.draws)
     values = {name: value[torch.arange(size) * count // size] for name, value in values.items()}
-    f, away = values.get("f"), None
-    if f is None:
-        weights, inputs = values.get("weights", values), target.train.inputs or Standardize()
-        f, away = target.f(weights), target.f(weights, inputs(referee.away))
-    return size, referee.row(method, Prediction.of_draws(f, target.problem.likelihood()), away)
+    if "f" in values:
+        return size, referee.row(method, Prediction.of_draws(values["f"], PROBLEMS[referee.name].likelihood()))
+    samples, stats = {name: value.float()[None] for name, value in values.items()}, {"lp": torch.zeros(1, size)}
+    theirs = replace(referee.sampled, samples=samples, stats=stats)
+    return size, referee.row(method, theirs.predict(referee.test.x, size), theirs.predict(referee.away, size).f)
 
 
 def _draws(file: Path, name: str, array: Any, shape: tuple[int, ...]) -> Tensor:

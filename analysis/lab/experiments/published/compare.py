@@ -144,8 +144,6 @@ def _gal2016(figure: Figure) -> Outcome | None:
         return _section(figure)
     if figure.where == "Fig 2 data":
         return _co2_data(figure)
-    if figure.where.startswith(("Fig 2/3", "App. Fig")):
-        return _settings(figure)
     if figure.where == "Fig 4":
         search = (_stored("rotated-digit.json") or {})["search"]
         why = (
@@ -211,21 +209,6 @@ def _co2_data(figure: Figure) -> Outcome:
         "test_x_range": [float(split.test.x.min()), float(split.test.x.max())],
     }
     return same(ours[figure.metric], figure.value, rtol=1e-4)
-
-
-def _settings(figure: Figure) -> Outcome | None:
-    names = {"ReLU 4x1024 p=.1": "relu", "TanH 4x1024 p=.1": "tanh-0.1", "TanH 4x1024 p=.2": "tanh-0.2"}
-    name = names.get(figure.method.removeprefix("MC dropout "))
-    if name is None or figure.data != "Mauna Loa CO2":
-        return None
-    entry = zoo.entry(f"co2-paper/mc-dropout-{name}")
-    split = _co2()
-    ours = {
-        "base_lr": entry.training(split.train)["lr"].keywords["lr"],
-        "weight_decay": entry.model.keywords["decay"],  # type: ignore[attr-defined]
-        "dropout": entry.guide.keywords["drop_rate"],  # type: ignore[attr-defined]
-    }
-    return same(ours, figure.value)
 
 
 def _kingma2015(figure: Figure) -> Outcome | None:

@@ -21,6 +21,7 @@ import torch
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import read_record
+from pyrodrop.analysis.zoo.write import save_sampled
 from pyrodrop.checks import known
 from pyrodrop.data import Dataset
 from pyrodrop.sampling import Sampled
@@ -49,5 +50,5 @@ def save(sampled: Sampled, path: Path, name: str, kept: int, judged: Dataset) ->
     few = dataclasses.replace(sampled, model=model, samples=samples, stats=stats).thinned(kept)
     log_density = float(few.predict(judged.x, kept).log_density(judged.y).mean())
     result = {"scores": {"log_density": log_density}, "date": datetime.date.today().isoformat(), "versions": versions()}
-    trained.save_sampled(path, PROBLEMS[name], few, judged.x, result)
+    save_sampled(path, PROBLEMS[name], few, judged.x, result)
     return log_density

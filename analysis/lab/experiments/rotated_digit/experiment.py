@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.paired_scores import compared
 from pyrodrop.analysis.lab.experiments.rotated_digit.report import Turned, draw, rows_of
-from pyrodrop.analysis.lab.zoo.shifted import turned
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.zoo.averaged import averaged
@@ -43,6 +43,21 @@ PUBLISHED = (1, 1, 1, 1, 1, 5, 5, 7, 7, 7, 7, 7)  # the paper's classification o
 SHOWN = 500  # number of test digits for the AUROC
 SET = "rotated-digit/"
 GUIDES = tuple(name.removeprefix(SET) for name in zoo.ENTRIES if name.startswith(SET))
+
+
+def turned(images: Tensor, degrees: Tensor) -> Tensor:
+    """Rotate every square image ``[N, C, H, H]`` counterclockwise by every angle ``[A]``: ``[A, N, C, H, H]``.
+
+    x'(r) = x(R(-angle) r),   zero outside,   bilinear between pixels
+    """
+    angles, (n, *shape) = torch.deg2rad(degrees.to(images)), images.shape
+    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    # The source position of each pixel, with x to the right and y down: counterclockwise as displayed.
+    back = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
+    count = len(angles)
+    grid = affine_grid(back, [count, n * shape[0], *shape[1:]], align_corners=False)
+    stack = images.reshape(1, n * shape[0], *shape[1:]).expand(count, -1, -1, -1)
+    return grid_sample(stack, grid, align_corners=False).reshape(count, n, *shape)
 
 
 @with_job_options("device")

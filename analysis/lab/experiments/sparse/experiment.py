@@ -43,14 +43,14 @@ def training(entry: Entry, data: Dataset, epochs: int | None) -> dict[str, Any]:
     Raises:
         ValueError: too few epochs for the weight of the KL divergence to reach 1; sparsity before that is meaningless.
     """
-    settings: dict[str, Any] = dict(entry.training(data))
+    settings: dict[str, Any] = dict(entry.settings(data))
     full = next(epoch for epoch in itertools.count() if settings["kl_weight"](epoch) >= 1)
     if epochs is not None and epochs <= full:
         raise ValueError(
             f"epochs must be more than {full}, as the weight of the KL divergence of {entry.name} reaches 1 in epoch "
             f"{full + 1} and sparsity has no meaning before; got {epochs}"
         )
-    return settings if epochs is None else dict(entry.training(data, epochs=epochs))  # type: ignore[call-arg]
+    return settings if epochs is None else dict(entry.settings(data, epochs=epochs))
 
 
 @with_job_options("device")

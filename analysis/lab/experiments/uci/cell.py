@@ -24,8 +24,8 @@ from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.uci.columns import POSTERIORS, Noise, Part, Penalty, Plan, Precision
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
 from pyrodrop.analysis.reports.folder import Cells
-from pyrodrop.data import Dataset, Splits, uci
-from pyrodrop.data.splits import standardized
+from pyrodrop.data import Dataset, uci
+from pyrodrop.data.splits import Splits, standardized
 from pyrodrop.files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts

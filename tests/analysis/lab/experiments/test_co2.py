@@ -14,7 +14,6 @@ import torch
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
-from pyrodrop.analysis.lab.experiments.co2 import experiment as co2
 from pyrodrop.analysis.lab.experiments.co2 import learned
 from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
@@ -95,19 +94,3 @@ def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) 
     assert (
         models["gp-strong"]["log_density"] > models["mc-dropout-relu"]["log_density"] > models["gp-se"]["log_density"]
     )
-
-
-@pytest.mark.slow
-def test_paper_preset_runs_resumes_and_uses_the_papers_series(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two steps of the released settings, then one more from the checkpoints; no truth, so no scores."""
-    for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
-        monkeypatch.setattr(co2, constant, 2)
-    words = ["run", "co2", "--preset", "paper", "--data", "gal2016", "--quiet", "--out", str(tmp_path)]
-    assert cli.main([*words, "--steps", "2"]) == 0
-    assert cli.main([*words, "--steps", "3"]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["models"]["gp-se"]["rmse"] is None
-    assert results["models"]["mc-dropout-relu"]["elbo"] is not None
-    assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == len(co2.NETWORKS)

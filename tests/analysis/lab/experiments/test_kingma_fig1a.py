@@ -29,6 +29,6 @@ def test_methods_start_from_the_published_rates(data_folder: Path) -> None:
 
 
 def test_the_rate_falls_over_the_second_half() -> None:
-    assert [late(share) for share in (0, 0.5, 0.75, 1)] == [1, 1, 0.5, 0]
+    assert [late(step, steps=4) for step in (0, 2, 3, 4)] == [1, 1, 0.5, 0]
     data, entry = torch.zeros(1000), zoo.entry("kingma-fig1a/none")
-    assert entry.training(data, epochs=3)["steps"] == 30  # type: ignore[arg-type, call-arg]
+    assert entry.settings(data, epochs=3)["steps"] == 30  # type: ignore[arg-type]

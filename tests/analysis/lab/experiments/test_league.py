@@ -22,11 +22,27 @@ if not os.environ.get("PYRODROP_DATA"):  # the exact posterior that all tests ar
     pytest.skip("needs the data sets: set PYRODROP_DATA to a folder that holds them", allow_module_level=True)
 
 ROOT = Path(__file__).parents[4]
-TARGET = zoo.problem("foong")
-PRIOR = torch.randn(40, TARGET.num_weights, generator=torch.Generator().manual_seed(0)) * torch.cat(
-    [torch.full((int(np.prod(shape)),), TARGET.prior_sd[name]) for name, shape in TARGET.shapes.items()]
-)  # draws of the prior
-BY_NAME = {name: value.numpy() for name, value in TARGET.by_name(PRIOR).items()}
+TRAIN, TEST = PROBLEMS["foong"].data()
+EXACT: Any = zoo.load("exact/foong", device="cpu")
+
+
+def prior(size: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Draws of the prior."""
+    random, scales = np.random.default_rng(0), dict(enumerate(PROBLEMS["foong"].scales))
+    return {
+        name: random.normal(0, scales[int(name[7])] if name.endswith("weight") else 1.0, (size, *value.shape[2:]))
+        for name, value in EXACT.samples.items()
+    }
+
+
+PRIOR = prior(40)
+BY_NAME = {f"foong.{name}": value for name, value in PRIOR.items()}
+
+
+def f_of(w: dict[str, np.ndarray[Any, Any]], x: Any) -> np.ndarray[Any, Any]:
+    """The network written out, ``[draws, points]``."""
+    h = np.maximum(x.double().numpy() @ w["layers.0.weight"].swapaxes(-1, -2) + w["layers.0.bias"][:, None], 0)
+    return (h @ w["layers.1.weight"].swapaxes(-1, -2) + w["layers.1.bias"][:, None])[..., 0]  # type: ignore[no-any-return]
 
 
 def npz(folder: Path, **arrays: Any) -> Path:
@@ -44,19 +60,19 @@ def same(row: rows.Row, other: rows.Row) -> None:
 
 
 def test_a_row_is_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = of(npz(tmp_path, **{"foong.weights": PRIOR.numpy()}))
-    exact = TARGET.f(TARGET.sampled.samples).flatten(0, 1)[..., 0].double().numpy()
-    f = TARGET.f(PRIOR)[..., 0].double().numpy()
+    result = of(npz(tmp_path, **BY_NAME))
+    draws = {name: value.double().flatten(0, 1).numpy() for name, value in EXACT.samples.items()}
+    exact, f = f_of(draws, TEST.x), f_of(PRIOR, TEST.x)
     w2 = np.sqrt(((np.repeat(np.sort(f, 0), 16, 0) - np.sort(exact, 0)) ** 2).mean(0)).mean()  # each of ours is 16
     row = result["row"]
     assert row["wasserstein"] == pytest.approx(w2 / exact.std(0).mean(), rel=1e-4)
     assert row["spread"] == pytest.approx(np.median(f.std(0, ddof=1) / exact.std(0, ddof=1)), rel=1e-3)
-    x = TARGET.train.x.double().numpy()
+    x = TRAIN.x.double().numpy()
     far = x.mean(0) + 3 * (x - x.mean(0))
     nearest = (((far[:, None] - x) / x.std(0, ddof=1)) ** 2).sum(-1).min(1)
     away = torch.tensor(far[np.argsort(-nearest)[: len(x) // 2]])
-    spreads = [TARGET.f(w, away).double().flatten(0, -3).std(0) for w in (PRIOR, TARGET.sampled.samples)]
-    assert row["away"] == pytest.approx(float((spreads[0] / spreads[1]).quantile(0.5)), rel=1e-3)
+    spreads = [f_of(w, away).std(0, ddof=1) for w in (PRIOR, draws)]
+    assert row["away"] == pytest.approx(np.quantile(spreads[0] / spreads[1], 0.5), rel=1e-3)
     nearer = sum(row["wasserstein"] > other["wasserstein"] for other in rows.league("foong").values())  # type: ignore[operator]
     assert (result["place"], result["of"], result["draws"]) == (nearer + 1, len(rows.league("foong")) + 1, 40)
     shown = capsys.readouterr().out
@@ -70,26 +86,26 @@ def test_a_row_is_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "write",
     [
-        lambda folder: npz(folder, **{f"foong.{name}": value for name, value in BY_NAME.items()}),
-        lambda folder: npz(folder, **{"exact/foong.weights": PRIOR.double().reshape(4, 10, -1).numpy()}),
+        lambda folder: npz(folder, **{f"exact/{n}": v.reshape(4, 10, *v.shape[1:]) for n, v in BY_NAME.items()}),
     ],
-)  # fmt: skip
+)
 def test_every_kind_of_file_has_the_same_row(write: Callable[[Path], Path], tmp_path: Path) -> None:
-    want = of(npz(tmp_path, **{"foong.weights": PRIOR.numpy()}))["row"]
+    want = of(npz(tmp_path, **BY_NAME))["row"]
     same(of(write(tmp_path))["row"], want)
 
 
 def test_functions_have_the_row_of_their_weights_but_for_what_is_elsewhere(tmp_path: Path) -> None:
-    want = of(npz(tmp_path, weights=PRIOR.numpy()), problem="foong")["row"]
-    got = of(npz(tmp_path, f=TARGET.f(PRIOR).numpy()), problem="exact/foong", name="a method")["row"]
+    want = of(npz(tmp_path, **PRIOR), problem="foong")["row"]
+    got = of(npz(tmp_path, f=f_of(PRIOR, TEST.x)[..., None]), problem="exact/foong", name="a method")["row"]
     same(got, want | {"away": None})
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("name", list(PROBLEMS))
 def test_the_exact_draws_are_first(name: str, tmp_path: Path) -> None:
-    arrays = {f"{name}.{site}": value.numpy() for site, value in zoo.problem(name).sampled.samples.items()}
-    result = submission.submit(npz(tmp_path, **arrays), out=tmp_path / "out.json")
+    samples: Any = zoo.load(f"exact/{name}").samples  # type: ignore[union-attr]
+    file = npz(tmp_path, **{f"{name}.{site}": value.numpy() for site, value in samples.items()})
+    result = submission.submit(file, out=tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text()) == result
     of_problem = result["problems"][name]
     assert of_problem["place"] == 1
@@ -102,17 +118,16 @@ def test_the_exact_draws_are_first(name: str, tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({}, "has no arrays"),
-        ({"fong.f": PRIOR}, "names must begin with a problem, co2, mnist.*got 'fong.f'"),
-        ({"foong.g": PRIOR}, "must have of exact/foong one of f, weights, or layers.0.weight.*; it has g"),
-        ({"foong.f": PRIOR}, r"f must be \[draws, 100, 1\] or \[chains, draws, 100, 1\]; got shape \[40, 201\]"),
+        ({"fong.f": np.zeros(3)}, "names must begin with a problem, co2, mnist.*got 'fong.f'"),
+        ({"foong.g": np.zeros(3)}, "must have of foong f, or layers.0.bias.*; it has g"),
+        ({"foong.f": np.zeros((40, 201))}, r"f must be \[draws, 100, 1\] or \[chains, draws, 100, 1\]; got shape \[40, 201"),
         ({"foong.f": np.zeros((0, 100, 1))}, "got shape"),
-        ({"foong.weights": PRIOR[0]}, r"weights must be \[draws, 201\].*got shape \[201\]"),
-        ({"foong.weights": PRIOR / 0}, "weights must be finite; got 8040 NaN or infinite"),
-        ({"foong.weights": PRIOR.double() * 1e120}, "draws of foong that are too large"),
-        ({"foong.weights": np.full((3, 201), "x")}, "weights must be a tensor.*dtype <U1"),
-        ({"foong.weights": np.array([None])}, "is no .npz file with arrays: Object arrays cannot be loaded"),
-        ({"foong.layers.0.weight": BY_NAME["layers.0.weight"]}, "it has layers.0.weight"),
-        ({**{f"foong.{n}": v for n, v in BY_NAME.items()}, "foong.layers.1.bias": np.zeros((39, 1))}, "as many draws"),
+        ({"foong.f": np.full((3, 100, 1), np.nan)}, "f must be finite; got 300 NaN or infinite"),
+        ({"foong.f": np.full((3, 100, 1), 1e200)}, "draws of foong that are too large"),
+        ({"foong.f": np.full((3, 100, 1), "x")}, "f must be a tensor.*dtype <U1"),
+        ({"foong.f": np.array([None])}, "is no .npz file with arrays: Object arrays cannot be loaded"),
+        ({"foong.layers.0.weight": PRIOR["layers.0.weight"]}, "it has layers.0.weight"),
+        ({**BY_NAME, "foong.layers.1.bias": np.zeros((39, 1))}, "as many draws"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -149,7 +164,7 @@ def test_what_the_page_says_of_the_league() -> None:
     for name in ("co2", "foong"):
         for method in ("mean field", "numpyro, AutoNormal"):
             assert 0.89 < w2[name][method] / w2[name]["point"] < 1.05
-    counts = {name: zoo.problem(name).sampled.chains * zoo.problem(name).sampled.draws for name in ("co2", "mnist")}
+    counts = {name: rows.Referee(name).draws for name in ("co2", "mnist")}
     assert f"{counts['co2']} on co2 and foong" in text
     assert f"{counts['mnist']} on mnist" in text
 
@@ -159,7 +174,7 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     pyro.set_rng_seed(0)
     model = PROBLEMS["foong"].model()
     fits = pyrodrop.fit_replicates(
-        model, guides.MeanField(model), TARGET.train, count=2, steps=1, engine="traced", progress=False
+        model, guides.MeanField(model), TRAIN, count=2, steps=1, engine="traced", progress=False
     )
     (tmp_path / "foong").mkdir()
     fits.save(tmp_path / "foong" / "mean-field.safetensors")
@@ -167,15 +182,15 @@ def test_a_league_is_measured_from_trainings(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(measure, "TAGS", ["mean-field"])
     made = measure.measured("foong", tmp_path)
     referee = rows.Referee("foong")
-    single = [referee.row("m", fit.predict(TARGET.test.x, 640)) for fit in fits]
+    single = [referee.row("m", fit.predict(TEST.x, 640)) for fit in fits]
     w2 = [row["wasserstein"] for row in single]
     assert made["mean field"]["wasserstein"] == pytest.approx(np.mean(w2), rel=1e-5)
     assert made["mean field"]["wasserstein se"] == pytest.approx(np.std(w2, ddof=1) / 2**0.5, rel=1e-4)
     assert made["ensemble mean field"]["wasserstein se"] is None
     assert made["ensemble mean field"]["wasserstein"] == pytest.approx(
-        referee.row("m", fits.predict(TARGET.test.x, 640))["wasserstein"], rel=1e-5
+        referee.row("m", fits.predict(TEST.x, 640))["wasserstein"], rel=1e-5
     )
     monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
     kept = zoo.load("exact/foong.mean-field")
     assert isinstance(kept, pyrodrop.Fit)
-    assert torch.equal(kept.predict(TARGET.test.x, 5).f, fits[0].predict(TARGET.test.x, 5).f)
+    assert torch.equal(kept.predict(TEST.x, 5).f, fits[0].predict(TEST.x, 5).f)

@@ -12,6 +12,7 @@ import torch
 
 from pyrodrop import cli
 from pyrodrop.analysis.lab.experiments import kingma_table1
+from pyrodrop.analysis.lab.experiments.rotated_digit.experiment import turned
 from pyrodrop.data import mnist
 from pyrodrop.data.files import FILES
 
@@ -50,6 +51,12 @@ def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytes
         file.write_bytes(broken)
         with pytest.raises(ValueError, match=f"{file} is not a complete gzip file.*remove it"):
             mnist()
+
+
+def test_a_quarter_turns_exactly_and_counterclockwise() -> None:
+    x = torch.rand(1, 1, 5, 5)
+    torch.testing.assert_close(turned(x, torch.tensor([90.0]))[0], torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(turned(x, torch.tensor([0.0, 180.0]))[1], x.flip(2, 3), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow

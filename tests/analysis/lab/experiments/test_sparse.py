@@ -22,13 +22,13 @@ def digits(count: int) -> Dataset:
 
 def test_recipes_are_the_published_settings() -> None:
     data = digits(600)  # an epoch is six steps
-    first = zoo.entry("sparse/lenet-300-100-molchanov2017").training(data)
+    first = zoo.entry("sparse/lenet-300-100-molchanov2017").settings(data)
     assert (first["steps"], first["batch_size"], first["lr"], first["estimator"]) == (1200, 100, 1e-3, "local")
     assert [first["kl_weight"](e) for e in (0, 5, 12.5, 20, 199)] == [0, 0, 0.5, 1, 1]
     assert [first["lr_schedule"](s) for s in (0, 600, 900, 1200)] == [1, 1, 0.5, 0]
-    conv = zoo.entry("sparse/lenet-5-molchanov2017").training(data)
+    conv = zoo.entry("sparse/lenet-5-molchanov2017").settings(data)
     assert [conv["lr_schedule"](s) for s in (0, 300, 1200)] == [1, 0.75, 0]
-    school = zoo.entry("ard/lenet-300-100-deepbayes2019").training(data)
+    school = zoo.entry("ard/lenet-300-100-deepbayes2019").settings(data)
     assert school["steps"] == 600
     assert [school["kl_weight"](e) for e in (0, 1, 24.5, 49, 99)] == pytest.approx([0.02, 0.04, 0.5, 1, 1])
     assert [school["lr_schedule"](6 * e) for e in (49, 50, 60, 70, 80)] == pytest.approx([1, 0.2, 0.04, 0.008, 0.0016])
@@ -39,7 +39,7 @@ def test_the_recipe_by_unit() -> None:
     data = digits(600)
     for net in ("lenet-300-100", "lenet-5"):
         entry = zoo.entry(f"log-normal/{net}-neklyudov2017")
-        first = entry.training(data)
+        first = entry.settings(data)
         assert (first["steps"], first["batch_size"], first["estimator"]) == (900, 100, "local")
         assert [first["kl_weight"](e) for e in (0, 1, 3, 5, 49)] == [0, 0, 0.5, 1, 1]
         assert [first["lr_schedule"](s) for s in (0, 450, 900)] == [1, 0.5, 0]

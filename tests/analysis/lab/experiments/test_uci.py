@@ -28,7 +28,8 @@ from pyrodrop.analysis.lab.experiments.uci.table import (
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
-from pyrodrop.data.files import FILES, UCI
+from pyrodrop.data.files import FILES
+from pyrodrop.data.published import UCI
 from pyrodrop.prediction.draws import drawn
 from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.replicates import Replicates
