@@ -8,7 +8,6 @@ from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
-from pyrodrop.models.prior_function import WithPriorFunction
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.wide_and_deep import WideAndDeep
 
@@ -20,7 +19,6 @@ __all__ = [
     "NetworkModel",
     "TrainedNetwork",
     "WideAndDeep",
-    "WithPriorFunction",
     "from_module",
 ]
 

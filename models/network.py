@@ -27,7 +27,6 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
-from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
@@ -110,7 +109,6 @@ class NetworkModel(Part, LocalModule):
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed: tuple[str, ...] = parameters.fixed
-        self._constant = set(self.fixed) - drawn_anew(network)
         self._names = parameters.names
         self._units = assign_input_units(network, parameters, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
@@ -200,14 +198,14 @@ class NetworkModel(Part, LocalModule):
         """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
         them at construction, such as `MLP` with `input_gain`; and those of the likelihood, such as a learned noise.
 
-        This also redraws the prior function of a `models.WithPriorFunction` and the anchors of `priors.Anchored`.
+        This also redraws the anchors of `priors.Anchored`.
 
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
         Raises:
             ValueError: a module has parameters but no ``reset_parameters`` method; the message names it.
         """
-        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self._constant})
+        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
         self._arrange(new)
         self.likelihood = self.likelihood.anew()
         self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})

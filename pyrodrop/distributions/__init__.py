@@ -6,7 +6,7 @@
 from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
-from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
+from pyrodrop.distributions.log_uniform import LogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.noise_form import NoiseForm
@@ -29,7 +29,6 @@ __all__ = [
     "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
-    "TruncatedLogUniform",
     "WeightDistribution",
     "keep_mask",
 ]

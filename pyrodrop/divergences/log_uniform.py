@@ -23,7 +23,6 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    TruncatedLogUniform,
 )
 from pyrodrop.divergences.log_uniform_kl import KINGMA_ERROR, MOLCHANOV_ERROR, kingma, log_uniform_kl, molchanov
 from pyrodrop.divergences.table import Convention, pair, refuse
@@ -89,13 +88,5 @@ def _no_density(q: CorrelatedNormal, p: Distribution) -> str | None:
     )
 
 
-def _outside(q: Distribution, p: TruncatedLogUniform) -> str:
-    return (
-        f"the posterior puts probability outside the prior's support, exp({p.low:g}) <= |w| <= exp({p.high:g}), so the KL "
-        "divergence is infinite; use a prior over all real weights"
-    )
-
-
 refuse(CorrelatedNormal, Distribution, _no_density)
 refuse(CorrelatedNormal, PooledNormal, _no_density)
-refuse(Distribution, TruncatedLogUniform, _outside)

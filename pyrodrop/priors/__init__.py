@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Anchored, Gaussian, Informative, from_posterior
-from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
-from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
+from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, StudentT
+from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
 from pyrodrop.priors.prior import Prior
 
 __all__ = [
@@ -23,10 +23,7 @@ __all__ = [
     "Laplace",
     "LogUniform",
     "Prior",
-    "ScaleMixture",
-    "SpikeAndSlab",
     "StudentT",
-    "TruncatedLogUniform",
     "from_gp",
     "from_posterior",
 ]

@@ -1,9 +1,7 @@
-"""Priors with heavier tails or a spike. KL divergences are Monte Carlo estimates, except of mean field from Laplace.
+"""Priors with heavier tails. KL divergences are Monte Carlo estimates, except of mean field from Laplace.
 
     Laplace        p(w) = exp(-|w| / scale) / (2 scale)
     StudentT       w / scale ~ t(df)
-    ScaleMixture   p(w) = mix N(w; 0, wide^2) + (1 - mix) N(w; 0, narrow^2)
-    SpikeAndSlab   the same, with a much narrower second component
     Horseshoe      w_ij ~ N(0, tau^2 lambda_g^2),   lambda_g ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
 The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``; the Monte
@@ -17,7 +15,6 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrodrop import checks
 from pyrodrop.checks import one_of, real
@@ -78,59 +75,6 @@ class StudentT(Prior):
 
     def describe(self) -> str:
         return f"StudentT(df={self.df:g}, scale={self.scale:g})"
-
-
-class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
-    """A mixture that declares the real line as its support, which automatic guides and HMC need to transform it."""
-
-    support = constraints.real
-
-
-class ScaleMixture(Prior):
-    """Mixture of a wide and a narrow zero-mean Gaussian.
-
-    References:
-        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, eq. 7.
-
-    Args:
-        wide, narrow: standard deviations of the components, positive.
-        mix: probability of the wide component, in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-        TypeError: it is no real number.
-    """
-
-    def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        self.wide: float = checks.scale(wide, "wide", "the standard deviation of the wide component")
-        self.narrow: float = checks.scale(narrow, "narrow", "the standard deviation of the narrow component")
-        self.mix: float = real(mix, "mix", "the probability of the wide component", above=0, below=1)
-
-    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
-        probs = torch.stack([full(shape, self.mix, like), full(shape, 1 - self.mix, like)], -1)
-        components = dist.Normal(torch.zeros_like(scales), scales)
-        return _OverAllNumbers(dist.Categorical(probs), components).to_event(len(shape))
-
-    def describe(self) -> str:
-        return f"{type(self).__name__}(wide={self.wide:g}, narrow={self.narrow:g}, mix={self.mix:g})"
-
-
-class SpikeAndSlab(ScaleMixture):
-    """Mixture of a Gaussian slab and a Gaussian spike that is narrow enough to make its weights nearly zero.
-
-    Args:
-        slab, spike: standard deviations of the components, positive.
-        mix: probability of the slab, in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-        TypeError: it is no real number.
-    """
-
-    def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
-        wide = checks.scale(slab, "slab", "the standard deviation of the slab")
-        super().__init__(wide, checks.scale(spike, "spike", "the standard deviation of the spike"), mix)
 
 
 class Horseshoe(Prior):

@@ -1,8 +1,4 @@
-"""Log-uniform priors.
-
-p(log |w|) = const                      LogUniform, improper
-p(log |w|) = 1 / (high - low)           TruncatedLogUniform, on [low, high]
-"""
+"""The log-uniform prior, p(log |w|) = const."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.checks import one_of, real
+from pyrodrop.checks import one_of
 from pyrodrop.distributions.log_uniform import Form
 from pyrodrop.priors.prior import Prior
 
@@ -60,32 +56,3 @@ class LogUniform(Prior):
 
     def describe(self) -> str:
         return f"LogUniform(kl={self.kl})"
-
-
-class TruncatedLogUniform(Prior):
-    """The log-uniform prior with ln |w| limited to [low, high]: proper, but with bounded support.
-
-    The KL divergence of a posterior that puts probability outside the support, such as every Gaussian, is infinite;
-    training with it raises `NoDivergence`. The prior can be sampled, and it can be used with a posterior of
-    `guides.from_noise` that stays within the bounds.
-
-    Args:
-        low, high: bounds of ln |w|, with low < high.
-
-    Raises:
-        ValueError: a bound is outside [-80, 80], beyond which float32 overflows or underflows, or `low` is not below `high`.
-        TypeError: a bound is no real number.
-    """
-
-    def __init__(self, low: float = -20.0, high: float = 0.0) -> None:
-        for name, bound in (("low", low), ("high", high)):
-            real(bound, name, "a bound of ln |w|", least=-80, most=80)
-        checked = distributions.TruncatedLogUniform(low, high)
-        self.low: float = checked.low
-        self.high: float = checked.high
-
-    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return distributions.TruncatedLogUniform(self.low, self.high, shape).drawing_like(like).to_event(len(shape))
-
-    def describe(self) -> str:
-        return f"TruncatedLogUniform(low={self.low:g}, high={self.high:g})"

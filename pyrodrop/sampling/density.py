@@ -293,8 +293,6 @@ _REFUSED: dict[type, str] = {
     "the posterior has infinite mass around w = 0, so there is nothing to sample (Hron et al. 2018, arXiv:1807.01969). "
     f"For sampling, {_PROPER}",
     dist.ImproperUniform: IMPROPER,
-    distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
-    f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
 }
 
 

@@ -107,9 +107,6 @@ REFUSED: Table = {
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK), r"log_alpha must have the shape of the weight"),
         (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool"),
     ],
-    "distributions.TruncatedLogUniform": [
-        (lambda: distributions.TruncatedLogUniform(1.0, 0.0), "finite with low < high; got 1.0 and 0.0"),
-    ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
         *each(

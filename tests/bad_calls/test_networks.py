@@ -187,5 +187,4 @@ def test_what_only_looks_bad() -> None:
     net = nn.Linear(2, 1)
     net.bias.requires_grad_(False)
     assert brought(net)(torch.zeros(3, 2)).shape == (3, 1)
-    assert models.WithPriorFunction(nn.Linear(2, 1), seed=None)(torch.zeros(3, 2)).shape == (3, 1)
     assert float(Standardize(0.5, 2)(torch.tensor(1.5))) == 0.5

@@ -73,15 +73,12 @@ PRIORS: dict[str, priors.Prior] = {
     "Gaussian": priors.Gaussian(0.7),
     "Anchored": priors.Anchored(0.7),
     "LogUniform": _quiet(priors.LogUniform),
-    "TruncatedLogUniform": priors.TruncatedLogUniform(),
     "ARD(weight)": priors.ARD(),
     "ARD(input)": priors.ARD("input"),
     "ARD(layer, InverseGamma)": priors.ARD("layer", dist.InverseGamma(1.0, 0.1)),
     "ARD(input, HalfCauchy)": priors.ARD("input", dist.HalfCauchy(0.5)),
     "Laplace": priors.Laplace(),
     "StudentT": priors.StudentT(),
-    "ScaleMixture": priors.ScaleMixture(),
-    "SpikeAndSlab": priors.SpikeAndSlab(),
     "Horseshoe": priors.Horseshoe(),
 }
 # Pairs without a divergence, and a word of the error that says so.
@@ -89,7 +86,6 @@ PRIORS: dict[str, priors.Prior] = {
 TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)", "LogNormalDropout")
 AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
 REFUSED: dict[tuple[str, str], str] = {
-    **{(g, "TruncatedLogUniform"): "outside the prior's support" for g in GUIDES if g != "from_noise"},
     **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
     **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},
     **{

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from pyrodrop import likelihoods, models
+from pyrodrop import likelihoods
 from pyrodrop.analysis.lab.networks import Case, Refused
 
 CASES = {
@@ -165,11 +165,6 @@ CASES = {
     "prelu": Case(
         about="PReLU: an activation with a weight.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.PReLU(5), nn.Linear(5, 2)),
-        x=lambda: torch.randn(6, 3),
-    ),
-    "prior_function": Case(
-        about="A network with a fixed random function added to it.",
-        network=lambda: models.WithPriorFunction(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), scale=0.5),
         x=lambda: torch.randn(6, 3),
     ),
     "spectral_norm": Case(

@@ -60,12 +60,10 @@ def prior_examples() -> dict[str, Distribution]:
             "Gaussian": priors.Gaussian(0.7).expand,
             "log-uniform": priors.LogUniform().expand,
             "(Molchanov's fit)": priors.LogUniform("molchanov").expand,
-            "truncated": priors.TruncatedLogUniform().expand,
             "ARD": priors.ARD().expand,
             "ARD by input": priors.ARD("input").expand,
             "Laplace": priors.Laplace().expand,
             "Student t": priors.StudentT().expand,
-            "mixture": priors.ScaleMixture().expand,
         }
     like = torch.zeros(1).double()
     return {name: expand(*SHAPE, like=like) for name, expand in made.items()}

@@ -120,8 +120,9 @@ colors = {"Point": "C7", "BernoulliDropout": "C0", "MeanField": "C3"}
 figure, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained")
 for name, prediction in predicted.items():
     wrong = (prediction.mean.argmax(-1) != test.y).double()
-    risk = metrics.risk_coverage(-metrics.predictive_entropy(prediction), wrong)
-    axes.plot(torch.arange(1, len(wrong) + 1) / len(wrong), 100 * risk, color=colors[name], label=name)
+    count = torch.arange(1, len(wrong) + 1)
+    risk = wrong[metrics.predictive_entropy(prediction).argsort()].cumsum(0) / count
+    axes.plot(count / len(wrong), 100 * risk, color=colors[name], label=name)
 axes.set(xlabel="share of the images that are classified", ylabel="error among them, %", xlim=(0.5, 1), ylim=(0, None))
 axes.legend()
 plt.show()

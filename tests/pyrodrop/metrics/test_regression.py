@@ -44,24 +44,6 @@ def test_crps_of_a_gaussian() -> None:
     assert metrics.crps(draws, 2 * z) == pytest.approx(float(want.mean()), abs=1e-4)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5])
-def test_energy_score_of_a_standard_gaussian_at_its_mean(columns: int) -> None:
-    """g (sqrt(2) - 1) with g = Gamma((D + 1) / 2) / Gamma(D / 2); the finite sample adds g / S. Within 4 s.e."""
-    g, draws = math.gamma((columns + 1) / 2) / math.gamma(columns / 2), 100
-    scores = torch.tensor(
-        [metrics.energy_score(torch.randn(draws, 1, columns), torch.zeros(1, columns)) for _ in range(400)]
-    )
-    want = g * (math.sqrt(2) - 1) + g / draws
-    assert abs(float(scores.mean()) - want) < 4 * float(scores.std()) / math.sqrt(400)
-
-
-def test_energy_score_of_one_column_is_the_crps_and_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws, y = torch.randn(50, 7, 1), torch.randn(7, 1)
-    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
-    monkeypatch.setattr("pyrodrop.metrics.regression._PAIRS", 3 * 50**2)
-    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
-
-
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_scores_of_draws_are_those_of_scoringrules(offset: float) -> None:
     """Draws far from y, on both sides, and equal to y."""
@@ -69,8 +51,6 @@ def test_scores_of_draws_are_those_of_scoringrules(offset: float) -> None:
     y[0], y[1] = draws[3, 0], offset + 9.0
     theirs = scoringrules.crps_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
     assert metrics.crps(draws, y) == pytest.approx(float(theirs), rel=1e-7)
-    theirs = scoringrules.es_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
-    assert metrics.energy_score(draws, y) == pytest.approx(float(theirs), rel=1e-7)
 
 
 def test_sharpness_is_the_rmse_of_a_right_prediction() -> None:
@@ -102,11 +82,6 @@ def test_regression_scores_are_the_parts() -> None:
     assert scores["coverage_50"] == metrics.coverage(metrics.pit(prediction, y), 0.5)
     assert scores["width_95"] == pytest.approx(2 * 1.96, rel=0.05)
     assert scores["sharpness"] == 1
-    assert "energy_score" not in scores
-    both = gaussian(torch.cat([loc, loc], 1), 1.0)
-    twice = metrics.regression_scores(both, torch.cat([y, y], 1))
-    assert twice["energy_score"] == metrics.energy_score(both.sample_y(1000), torch.cat([y, y], 1))
-    assert set(twice) == {*scores, "energy_score"}
 
 
 @settings(max_examples=40, deadline=None)

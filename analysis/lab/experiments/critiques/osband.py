@@ -4,8 +4,7 @@ The panel has one weight in closed form (`one_weight`) and networks at growing N
 same log likelihood, up to a constant, as k copies of each with precision tau / k. Copies give all data sets the same shape,
 so that all networks of one posterior are trained together as replicates.
 
-The remedies are ensembles of randomised point estimates: by a bootstrap of the rows, by anchors, or by prior functions, the
-latter two with noise added to y.
+The remedies are ensembles of randomised point estimates: by a bootstrap of the rows, or by anchors with noise added to y.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, from_model
@@ -46,18 +45,6 @@ WIDE = "Gaussian process (wide limit)"
 SCALES = {"0": 2.0, "1": 2 / math.sqrt(UNITS)}  # of the weights of a layer
 
 
-class _OfPrior(nn.Linear):
-    """A layer whose initial values are draws from the prior, so that prior functions are draws from it, too."""
-
-    def __init__(self, layer: str, inputs: int, outputs: int) -> None:
-        self.scale = SCALES[layer]
-        super().__init__(inputs, outputs)
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, 0, self.scale)
-        nn.init.normal_(self.bias, 0, 1.0)
-
-
 def members_of(data: Dataset, seed: int, *, rows: bool = False) -> list[Dataset]:
     """The data sets of the members: rows drawn with replacement, or noise added to y."""
     g = torch.Generator().manual_seed(1_000_003 * (seed + 1))  # whose numbers are not those of anchors
@@ -72,10 +59,6 @@ ENSEMBLES: Mapping[str, Randomised] = {  # the model for a number of copies, and
     "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: members_of(data, seed, rows=True)),
     "ensemble, anchors and noise": (
         lambda copies: network(copies, priors.Anchored),
-        lambda data, seed: members_of(data, seed),
-    ),
-    "ensemble, prior functions and noise": (
-        lambda copies: network_with_prior_function(copies),
         lambda data, seed: members_of(data, seed),
     ),
 }
@@ -129,17 +112,6 @@ def network(copies: int = 1, prior: Callable[[float], priors.Prior] = priors.Gau
         prior={"layers.0.*": prior(SCALES["0"]), "*": prior(SCALES["1"])},
         likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
         bias_prior=prior(1.0),
-    )
-
-
-def network_with_prior_function(copies: int = 1) -> models.NetworkModel:
-    """The network of `network` plus a fixed draw of its prior, for data with `copies` of every observation."""
-    net = nn.Sequential(_OfPrior("0", 1, UNITS), nn.ReLU(), _OfPrior("1", UNITS, 1))
-    return models.from_module(
-        models.WithPriorFunction(net),
-        prior={"net.0.*": priors.Gaussian(SCALES["0"]), "*": priors.Gaussian(SCALES["1"])},
-        likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
-        bias_prior=priors.Gaussian(1.0),
     )
 
 
