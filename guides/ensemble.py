@@ -116,11 +116,6 @@ class Ensemble(Part, LocalModule):
         """The kind of rates of the members."""
         return self.members[0].rate_kind
 
-    @property
-    def rate_prior(self) -> Any:
-        """The distribution of the members' learned rates; None for none."""
-        return self.members[0].rate_prior
-
     def describe(self) -> str:
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"
 

@@ -40,7 +40,6 @@ class SparseDropout(Guide):
         cut: during training, set the mean of weights with ln alpha at or above this value to 0, see
             `distributions.CutNormal`. None never does.
         log_alpha_range: bounds that ln alpha is clamped to; the default of the class if None.
-        rate_prior: distribution of every alpha, whose log density training adds to the ELBO (see `Guide`); None for none.
 
     Raises:
         ValueError: the lower bound of `log_alpha_range` is not below the upper bound, a value is NaN or infinite, or
@@ -68,9 +67,8 @@ class SparseDropout(Guide):
         *,
         cut: float | None = None,
         log_alpha_range: tuple[float, float] | None = None,
-        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model, rate_prior)
+        super().__init__(model)
         self.cut: float | None = (
             None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
         )

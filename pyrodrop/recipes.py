@@ -62,7 +62,6 @@ from pyrodrop.likelihoods import (
     HeteroscedasticGaussian,
     HeteroscedasticLogNormal,
     Likelihood,
-    Ordinal,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, WideAndDeep
@@ -358,13 +357,13 @@ def regressor(
         likelihood: distribution of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or
             ``HeteroscedasticLogNormal``, as above. With these and with ``likelihoods.Gaussian()``, there is a line, and
             factors of the variance are chosen on the rows left out. With any other likelihood there is no line, and only
-            the weights of the networks are chosen on these rows. With `likelihoods.Ordinal`, y are labels, ``[N]``.
+            the weights of the networks are chosen on these rows.
 
     Raises:
         TypeError: x is no single table of numbers; an argument is of another type; replicates have no mixture of the
             distributions of y; a column of a frame has dates, or values of several types.
-        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels and `likelihood` is no `Ordinal`;
-            a column of y is constant and its noise is learned; `hidden` is empty; text has too many values for categories.
+        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels; a column of y is constant and
+            its noise is learned; `hidden` is empty; text has too many values for categories.
 
     Example:
         >>> import torch, pyrodrop
@@ -377,21 +376,8 @@ def regressor(
     instance(categories, list | tuple, "categories", "a list of names of columns")
     order, data = order_of(data), _table(data, target, categories)
     of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
-    if likelihood is not None and isinstance(of_element, Ordinal):
-        return _recipe(
-            standardised(data.with_values(y=likelihood.as_target(data.y))),
-            likelihood,
-            _OF_Y,
-            posterior,
-            hidden,
-            1,
-            order,
-        )
     if isinstance(of_element, Categorical) or _classes(data):
-        raise ValueError(
-            "data must have a y of numbers; got class labels: use recipes.classifier(data), or likelihoods.Ordinal(classes) "
-            "if they have an order"
-        )
+        raise ValueError("data must have a y of numbers; got class labels: use recipes.classifier(data)")
     y = _real(data.y[:, None] if data.y.dim() == 1 else data.y)
     if y.dim() != 2:
         raise ValueError(f"data must have columns of y, [N] or [N, T]; got shape {list(y.shape)}")

@@ -31,7 +31,7 @@ from pyrodrop.arrays import as_masked, is_frame, unmasked
 from pyrodrop.checks import count, counts, public, shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns, read_array, read_frame
-from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
+from pyrodrop.likelihoods import Categorical, Likelihood
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import Standardize, narrowed
@@ -212,11 +212,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         x, y = self._read(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
         if y.dtype.kind not in "biuf":
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
-        if isinstance(self.likelihood, Categorical | Ordinal):
-            raise ValueError(
-                f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, "
-                "or recipes.regressor for classes that have an order"
-            )
+        if isinstance(self.likelihood, Categorical):
+            raise ValueError("likelihood must be of numbers; got Categorical, of class labels: take NetworkClassifier")
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
         self._of_one_column = y.ndim == 1
         return self._fit(recipes.regressor(self._data(x, columns), likelihood=self.likelihood, **self._chosen()))

@@ -138,16 +138,6 @@ def foong2020() -> Split:
     return Split("foong2020-origin", Dataset(x, y.reshape(-1, 1)), test, "", "", source, truth=False)
 
 
-def larynx() -> Dataset:
-    """Survival of 90 men with cancer of the larynx, of whom 40 were alive at the end of the study.
-
-    x ``[90, 2]``: age in years, stage 1 to 4. y ``[90, 2]``: lower and upper end of the years to death. The ends are equal
-    for men who died. For the others the upper end is infinite (`likelihoods.Censored`).
-    """
-    years, died, *x = numbers("larynx").float().T
-    return Dataset(torch.stack(x, 1), torch.stack([years, years.where(died == 1, torch.inf)], 1))
-
-
 @checked
 def toy(name: Toy) -> Split:
     """A problem in which one can see what uncertainty should be: x ``[N, 1]``, y ``[N, 1]``, float32.

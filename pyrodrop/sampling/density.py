@@ -45,7 +45,7 @@ from pyrodrop.checks import Inputs, Real, checked, mapped, shown
 from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import denormals_flushed, seeded
-from pyrodrop.likelihoods.censored import check_complete
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _log = logging.getLogger("pyrodrop")

@@ -6,15 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
 from torch.nn.functional import avg_pool2d
 
 from pyrodrop import data as published
 from pyrodrop.data import Dataset, Split, uci
 from pyrodrop.data.files import UCI
 from pyrodrop.data.published import SPLITS
-from pyrodrop.scaling import Standardize
 
 
 @dataclass(frozen=True)
@@ -34,21 +31,6 @@ def _alone(load: Callable[[], Split]) -> list[Split]:
     return [load()]
 
 
-def _larynx() -> list[Split]:
-    """Five splits such that every row is in one test part; x is standardised by the training rows."""
-    data = published.larynx()
-    number = torch.arange(len(data)) % 5
-    data = data.rows(torch.from_numpy(np.random.RandomState(0).permutation(len(data))))
-    source = "Kardaun (1983), in lifelines (MIT)"
-    splits = []
-    for fold in range(5):
-        rows = data.rows(number != fold), data.rows(number == fold)
-        inputs = Standardize.of(rows[0].x)
-        train, test = (Dataset(each.x, each.y, inputs=inputs) for each in rows)
-        splits.append(Split(f"larynx-{fold}", train, test, "years and stage", "years", source))
-    return splits
-
-
 def _changed(split: Split, change: Callable[[Dataset], Dataset]) -> Split:
     return replace(split, train=change(split.train), test=change(split.test))
 
@@ -58,14 +40,6 @@ def _small_digits() -> Split:
     split = published.mnist(flat=False)
     first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
     return _changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))
-
-
-def _grades() -> list[Split]:
-    """The first five splits of red wine, with its grades, 3 to 8, as classes from 0."""
-    return [
-        _changed(split, lambda rows: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs))
-        for split in uci("wine")[:5]
-    ]
 
 
 _TABLE = "{:,} rows of {} inputs, {} published splits"
@@ -105,13 +79,6 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
 }  # fmt: skip
 SOURCES: dict[str, Source] = {
     **{name: Source(summary, functools.partial(_alone, load)) for name, (summary, load) in _ONE.items()},
-    "larynx": Source(
-        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds", _larynx
-    ),
-    "uci/wine-grades": Source(
-        "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
-        _grades,
-    ),
     "airfoil": Source(
         "sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", functools.partial(uci, "airfoil")
     ),

@@ -51,10 +51,6 @@ def of_positive(value: Any) -> Any:
     return priors.ARD(hyperprior=value)
 
 
-def of_rate(value: Any) -> Any:
-    return guides.ConcreteDropout(PLAIN, rate_prior=value)
-
-
 def pruned(change: Callable[[torch.Tensor], Any]) -> Any:
     guide = sparse()
     return guides.Pruned(guide, {name: change(mask) for name, mask in guide.keep_mask().items()})
@@ -134,14 +130,6 @@ REFUSED: Table = {
             r"distribution of a scalar; got shape \(2,\)": dist.HalfCauchy(1.0).expand((2,)),
             r"scalar; got shape \(2,\)$": dist.InverseGamma(torch.ones(2), 1.0).to_event(1),
             "hyperprior must be the distribution .*got": torch.distributions.HalfCauchy(1.0),
-        },
-    ),
-    "guides.rate_prior": each(
-        of_rate,
-        {
-            "rate_prior must be .*scalar shape.*got a Poisson": dist.Poisson(1.0),
-            r"rate_prior must be .*scalar shape.*got shape \(2,\)": dist.Beta(torch.ones(2), 1.0),
-            "rate_prior must be the distribution of one drop_rate.*got": torch.distributions.Beta(1.0, 1.0),
         },
     ),
     "guides.Guide": [

@@ -61,9 +61,6 @@ REFUSED: Table = {
         (lambda value=value: likelihoods.Gaussian(value), "precision is .* must be .*got")
         for value in (0.0, 1e300, 1e-300, "x")
     ],
-    "likelihoods.Ordinal": [
-        (lambda: likelihoods.Ordinal(1), "classes is the number .* at least 2; got 1"),
-    ],
     "likelihoods.HeteroscedasticGaussian": [
         (lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()), r"output must have 2 D"),
         (lambda: likelihoods.HeteroscedasticGaussian("log"), "no link is called 'log'; there are exp, softplus"),

@@ -96,7 +96,7 @@ def test_a_single_network_and_its_classes() -> None:
         ({"posterior": "laplace"}, "posterior must be a function .*'laplace'"),
         ({"hidden_layer_sizes": 50}, "hidden_layer_sizes are the numbers of units.*got the int 50"),
         ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
-        ({"likelihood": likelihoods.Ordinal(3)}, r"likelihood must be of numbers; got Ordinal\(3\), of class labels"),
+        ({"likelihood": likelihoods.Categorical()}, "likelihood must be of numbers; got Categorical, of class labels"),
     ],
 )
 def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> None:

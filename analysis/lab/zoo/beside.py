@@ -2,7 +2,6 @@
 iterations). Their inputs are those of our network, flattened.
 
     Ridge, or PoissonRegressor for counts, or LogisticRegression for classes, and a random forest
-    for censored times a log-normal accelerated failure time model, ln y ~ N(w x + b, s^2), by SciPy
 
 Scores have the same names as ours. The log density of Ridge is Gaussian, with the standard deviation of its training
 residuals; that of PoissonRegressor is Poisson. Forests have no log density: a regression forest predicts no distribution,
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.stats import norm, poisson
 
 from pyrodrop.analysis.zoo.train import means_and_errors
@@ -31,8 +29,7 @@ def beside(splits: Sequence[Split]) -> dict[str, Any]:
         model: means_and_errors({score: [rows[model][score] for rows in each] for score in each[0][model]})[0]
         for model in each[0]
     }
-    package = "SciPy" if "log-normal AFT" in scores else "scikit-learn"
-    return {"by": f"{package} {importlib.metadata.version(package)}", "scores": scores}
+    return {"by": f"scikit-learn {importlib.metadata.version('scikit-learn')}", "scores": scores}
 
 
 def _of_split(split: Split) -> dict[str, dict[str, float]]:
@@ -41,8 +38,6 @@ def _of_split(split: Split) -> dict[str, dict[str, float]]:
 
     inputs = split.train.inputs or Standardize()
     x, new = (inputs(rows.x).double().flatten(1).numpy() for rows in (split.train, split.test))
-    if split.train.y.shape[1:] == (2,):  # ends of times
-        return {"log-normal AFT": {"log_density": _failure_times(x, split.train.y.numpy(), new, split.test.y.numpy())}}
     y, truth = (rows.y.numpy().astype(float).reshape(-1) for rows in (split.train, split.test))
     if not split.train.y.is_floating_point():
         linear, forest = LogisticRegression(max_iter=1000).fit(x, y), RandomForestClassifier(random_state=0).fit(x, y)
@@ -59,14 +54,3 @@ def _of_split(split: Split) -> dict[str, dict[str, float]]:
         scores = {name: {"rmse": float(np.sqrt((error**2).mean()))} for name, error in off.items()}
     scores[type(linear).__name__]["log_density"] = float(density.mean())
     return scores
-
-
-def _failure_times(x: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> float:
-    """Mean log density of the test times under the maximum-likelihood line and scale; times have two ends, ``[N, 2]``."""
-
-    def density(parameters: np.ndarray, x: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        z = np.log(ends[:, 0]), x @ parameters[2:] + parameters[1], np.exp(parameters[0])
-        return np.where(np.isfinite(ends[:, 1]), norm.logpdf(*z) - z[0], norm.logsf(*z))
-
-    best = minimize(lambda parameters: -density(parameters, x, y).sum(), np.zeros(x.shape[1] + 2))
-    return float(density(best.x, new, truth).mean())

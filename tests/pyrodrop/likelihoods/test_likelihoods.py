@@ -108,23 +108,6 @@ def test_the_network_gives_the_parameter(name: str) -> None:
         likelihood(torch.zeros(N, 3), UNITS)
 
 
-def test_classes_in_an_order() -> None:
-    """Probabilities are differences of sigmoids, also far out, where the direct difference loses all digits."""
-    likelihood = likelihoods.Ordinal(4).double()
-    likelihood.start(torch.tensor([0, 1, 1, 2, 2, 2, 3, 3]))
-    f = torch.tensor([[-60.0], [-2.0], [0.0], [1.5], [60.0]], dtype=torch.float64)
-    c = likelihood.cutpoints.detach().numpy()
-    upto = np.concatenate([np.zeros((5, 1)), expit(c - f.numpy()), np.ones((5, 1))], 1)
-    distribution = likelihood(f, Standardize())
-    np.testing.assert_allclose(distribution.probs.detach()[1:4], np.diff(upto)[1:4], rtol=1e-9)
-    assert bool(distribution.logits.isfinite().all())
-    np.testing.assert_allclose(distribution.logits.detach()[0, 3], -60 - c[2], rtol=1e-9)
-    np.testing.assert_allclose(distribution.probs.detach()[2], [0.125, 0.25, 0.375, 0.25], atol=2e-3)
-    before = likelihood.cutpoints.clone()
-    likelihood.start(torch.tensor([0, 0, 0, 1, 2, 3]))
-    assert torch.equal(likelihood.cutpoints, before), "only the first data give the start"
-
-
 @pytest.mark.parametrize("name", DISPERSED)
 def test_a_learned_parameter_starts_from_the_data(name: str) -> None:
     """The initial value is that of the distribution of y: 4,000 draws, so within six standard errors of about 5 %."""
