@@ -6,14 +6,12 @@ from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.missing import Missing
-from pyrodrop.likelihoods.positive import Beta, Gamma, HeteroscedasticLogNormal, LogNormal
+from pyrodrop.likelihoods.positive import HeteroscedasticLogNormal, LogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 
 __all__ = [
     "Bernoulli",
-    "Beta",
     "Categorical",
-    "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
     "HeteroscedasticLogNormal",

@@ -60,7 +60,6 @@ class Gaussian(Dispersed):
 
     copies = 1
     parameter = "precision"
-    predictable = False  # `HeteroscedasticGaussian` has other links
 
     def __init__(self, precision: float | Sequence[float] | None = None, *, learned: bool = False) -> None:
         super().__init__(precision, learned, "one over the variance of the observation noise")
@@ -164,12 +163,11 @@ class StudentT(Dispersed):
         df: degrees of freedom, positive and at most 1000, where the distribution is nearly Gaussian. The variance is finite
             for df above 2.
         scale: positive, in the units of y, or a list with one value per column of y. If None, it is learned, starting from
-            its estimate for y of the training data. With ``"network"`` it is the scale of y times the exponential of a
-            second output, one per example.
+            its estimate for y of the training data.
         learned: whether a numeric `scale` is trained, with this initial value and one value per column of y ``[N, D]``.
 
     Raises:
-        ValueError: `df` or `scale` is not positive, or `learned` is True and the network predicts the scale.
+        ValueError: `df` or `scale` is not positive.
         TypeError: `df` is no number, `scale` neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
@@ -192,9 +190,6 @@ class StudentT(Dispersed):
         f = targets.inverse(output)
         df: Tensor = self.df  # type: ignore[assignment]
         return dist.StudentT(df.to(f.dtype).expand_as(f), f, parameter.expand_as(f))
-
-    def unit(self, targets: Standardize) -> Tensor:
-        return targets.scale
 
     def estimate(self, y: Tensor) -> Tensor:
         from scipy.special import stdtrit  # SciPy takes a while to import

@@ -27,14 +27,6 @@ class Poisson(Precise, dist.Poisson):
     """The Poisson distribution."""
 
 
-class Gamma(Precise, dist.Gamma):
-    """The gamma distribution."""
-
-
-class Beta(Precise, dist.Beta):
-    """The beta distribution."""
-
-
 class NegativeBinomial(Precise, dist.NegativeBinomial):
     """The negative binomial distribution, with ln sigmoid(x) as -softplus(-x).
 
