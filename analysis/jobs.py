@@ -25,7 +25,6 @@ JOBS = {
     "sbc": "simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018)",
     "solar": "solar irradiance in 5 years: an LSTM with dropout, persistence and ridge regression",
     "active-learning": "labels to 90 % on MNIST by entropy, BALD, BatchBALD and EPIG; naval, where asking does harm",
-    "continual": "digits in five lots: yesterday's posterior as today's prior, EWC and fine-tuning (Nguyen et al. 2018)",
     "published": "published figures beside ours: which agree, and of each other one why not",
     "uci": "nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)",
 }

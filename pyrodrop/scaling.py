@@ -125,13 +125,6 @@ class Standardize(torch.nn.Module):
         with it f, by more than 2e-5 of scale."""
         return copy.deepcopy(self).to(weight.device, _holding(self.loc, self.scale, weight.dtype))
 
-    def equals(self, other: Standardize) -> bool:
-        """Whether both have the same locations and scales."""
-        return all(
-            torch.equal(*torch.broadcast_tensors(mine, its.to(mine)))
-            for mine, its in ((self.loc, other.loc), (self.scale, other.scale))
-        )
-
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         """Load saved values of any shape, scalar or ``[D]``; values in float64 stay in float64."""
         for name in ("loc", "scale"):

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
-from pyrodrop.analysis.lab.experiments import continual, peers, published, remedies, uci
+from pyrodrop.analysis.lab.experiments import peers, published, remedies, uci
 from pyrodrop.analysis.lab.experiments.active_learning import experiment as active_learning
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.experiments.references import page as references_page
@@ -54,7 +54,6 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
     "league w2": (generated.REFERENCES, functools.partial(league.text, "wasserstein")),
     "league away": (generated.REFERENCES, functools.partial(league.text, "away")),
     "league tv": (generated.REFERENCES, functools.partial(league.text, "total_variation")),
-    "lots": (DOCS / "data-that-keep-coming.md", continual.text),
     **{
         f"asked, {name}": (page, functools.partial(active_learning.text, kind))
         for name, kind, page in (

@@ -16,7 +16,7 @@ from pyrodrop import distributions, guides, likelihoods, priors
 from pyrodrop.distributions import InputUnits
 
 from .judge import Table, assert_refused, table
-from .shared import X, Y, dropout_network, mlp, model, sparse
+from .shared import X, Y, dropout_network, model, sparse
 
 LOC, ZERO, SHAPE, MASK = torch.ones(3, 2), torch.zeros(2), (3, 2), torch.ones(3, 2) > 0
 PLAIN = model(bias_prior=None)
@@ -109,13 +109,6 @@ REFUSED: Table = {
             lambda scale: priors.Gaussian(scale),
             {"scale is .*got True": True, "got the str": "x", "got 0": 0.0, "got inf": 10**400, "got nan": math.nan},
         ),
-    ],
-    "priors.Informative": [
-        (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
-        (lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)), r"factor must have shape \[6, rank\], a row"),
-    ],
-    "priors.from_posterior": [
-        (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
     ],
     "priors.from_gp": [
         (lambda: priors.from_gp(model(2, 3, 3, likelihood=likelihoods.Poisson()), (X, Y)), "model must have a"),

@@ -34,7 +34,6 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "--seeds 2 --sizes 10 --jobs 1",
         {"pyrodrop.zoo.entries.CONCRETE_WIDTH": 16, "pyrodrop.zoo.entries.CONCRETE_EPOCHS": {10: 30}},
     ),
-    "continual": ("--seeds 1 --steps 3 --digits 300 --jobs 1", {}),
     "critiques": ("--panels osband --preset quick --jobs 1", {}),
     "kingma-fig1a": ("--widths 12 --methods none variational-a2 --epochs 2 --digits 500 --seeds 2 --jobs 1", {}),
     "published": ("", {}),
