@@ -29,7 +29,6 @@ from pyrodrop.metrics.uncertainty import (
     entropy_split,
     mutual_information,
     predictive_entropy,
-    variance_split,
 )
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "predictive_entropy",
     "regression_scores",
     "rmse",
-    "variance_split",
 ]
 
 public(__name__, __all__)

@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
-from .shared import N, X, Y, mlp, of_classes, prediction, replicates
+from .shared import N, X, Y, mlp, prediction, replicates
 
 ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 CLASSES = torch.tensor([0, 1, 1])
@@ -103,7 +103,6 @@ REFUSED: Table = {
             r"mean and y must have the same shape; got \(3, 2\) and \(4, 2\)",
         ),
         (lambda: metrics.crps(EACH, torch.ones(4, 2)), r"samples \[S, ...\] and observations \[...\] of one shape"),
-        (lambda: metrics.variance_split(of_classes()), "a distribution of y with a finite variance; got Categorical"),
         (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
         (lambda: metrics.conformal(prediction(), Y, groups=["a"]), "groups must have one label for each of the 8 rows"),
         (lambda: metrics.auroc(ONES[:, 0] * torch.nan, ONES[:, 0]), "inside must be a vector of at least one score"),
