@@ -32,10 +32,6 @@ def mlp(widths: Any = (2, 3, 1), activation: Any = "relu", of: Any = models.MLP,
     return of(widths, activation, **{"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0), **changed})
 
 
-def images(of: Any, **changed: Any) -> Any:
-    return of(prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), **changed)
-
-
 def line(slopes: Any = (2, 1), intercept: Any = (1,), scale: Any = (1,)) -> None:
     mlp(of=models.WideAndDeep).set_line(*map(torch.ones, (slopes, intercept, scale)))
 
@@ -113,24 +109,6 @@ REFUSED: Table = {
                 else ()
             ),
         )
-    ],
-    "models.images": [
-        *(
-            (
-                lambda shape=shape: images(models.ConvNet, shape=shape, scale=1.0),
-                f"shape (are|is one of) .*must be .*got {message}",
-            )
-            for shape, message in (
-                (3, "the int 3"),
-                ("abc", "the str 'abc'"),
-                ((3, 32), r"a tuple|\(3, 32\)"),
-                ((3, 32.0, 32), "the float 32.0"),
-                ((0, 32, 32), "0"),
-                ((3, -1, 32), "-1"),
-                ((1, 2, 3, 4), r"a tuple|\(1, 2, 3, 4\)"),
-            )
-        ),
-        (lambda: images(models.ConvNet, shape=(1, 8, 8), scale=0.01), "needs a scale of at least 1/32, .*got scale 0"),
     ],
     "models.WideAndDeep": [
         (lambda: line(slopes=(1, 2)), r"must have the shapes \[2, T\], \[T\] and \[T\], .*got \[1, 2\]"),

@@ -29,7 +29,8 @@ import matplotlib.pyplot as plt
 import torch
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop import guides, likelihoods, metrics, priors
+from pyrodrop.analysis.lab.zoo.conv_net import conv_net
 from pyrodrop.analysis.lab.zoo.shifted import letters
 from pyrodrop.data import mnist
 
@@ -43,7 +44,7 @@ print("x", tuple(train.x.shape), train.x.dtype, "  y", tuple(train.y.shape), tra
 # channel is refused before the first step; `x[:, None]` adds it.
 
 # %%
-model = models.ConvNet((1, 28, 28), scale=0.25, prior=priors.Gaussian(scale=1.0), likelihood=likelihoods.Categorical())
+model = conv_net((1, 28, 28), scale=0.25, prior=priors.Gaussian(scale=1.0), likelihood=likelihoods.Categorical())
 for site, weight in model.weight_sites().items():
     print(f"{site:14}", tuple(weight.shape))
 try:

@@ -78,7 +78,6 @@ RANDOM: dict[str, Callable[..., nn.Module]] = {
     "WideAndDeep": lambda _, **seed: models.WideAndDeep([3, 8, 2], **PARTS, **seed),
     "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
     "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
-    "ConvNet": lambda _, **seed: models.ConvNet((1, 8, 8), **PARTS, **seed),
     "LowRank": lambda model, **seed: guides.LowRank(model, **seed),
     "Ensemble": lambda model, **seed: guides.Ensemble(model, guides.Point, 2, **seed),
 }
