@@ -160,7 +160,6 @@ REFUSED: Table = {
         (lambda: guides.VariationalDropout(PLAIN, drop_rate=0.0), "strictly between 0 and max_alpha .*got 0"),
     ],
     "guides.bounds": [
-        (lambda: guides.LogNormalDropout(PLAIN, low=1.0), "low and high .*low < high; got 1 and 0"),
         *each(
             lambda pair: guides.SparseDropout(PLAIN, log_alpha_range=pair),
             {

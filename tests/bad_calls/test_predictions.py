@@ -104,7 +104,6 @@ REFUSED: Table = {
         ),
         (lambda: metrics.crps(EACH, torch.ones(4, 2)), r"samples \[S, ...\] and observations \[...\] of one shape"),
         (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
-        (lambda: metrics.conformal(prediction(), Y, groups=["a"]), "groups must have one label for each of the 8 rows"),
         (lambda: metrics.auroc(ONES[:, 0] * torch.nan, ONES[:, 0]), "inside must be a vector of at least one score"),
     ],
     "predict": [
@@ -180,6 +179,5 @@ def test_what_only_looks_bad() -> None:
     assert prediction().quantile([0.1, 0.9]).shape == (2, N, 1)
     assert prediction().quantile(pd.Series([0.1])).shape == (1, N, 1)
     assert prediction().quantile(np.float32(0.5)).shape == (N, 1)
-    assert len(metrics.conformal(prediction(), Y, groups=np.arange(N) % 2).units) == 2
     counts = pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3)))
     assert bool(counts.log_density([0, 1, 2]).isfinite().all())  # type: ignore[arg-type]

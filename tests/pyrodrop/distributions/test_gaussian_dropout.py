@@ -118,12 +118,14 @@ def test_log_uniform_density() -> None:
 
 def test_pushforward_is_g_of_noise() -> None:
     m = torch.randn(3, 4)
-    q = Pushforward(m, lambda loc, e: loc * e, lambda loc: dist.Normal(1.0, 0.5).expand(loc.shape).to_event(2))
+    q = Pushforward(
+        m, lambda loc, e: loc * e, lambda loc: dist.Normal(1.0, 0.5).expand(loc.shape).to_event(2), torch.sum
+    )
     draws = q.expand((DRAWS,)).sample()
     torch.testing.assert_close(q.mean, m)
     torch.testing.assert_close(draws.std(0), 0.5 * m.abs(), rtol=0.02, atol=0)
     with pytest.raises(ValueError, match=r"must have the weight's shape \(3, 4\); got"):
-        Pushforward(m, lambda loc, e: e[..., :2], q.noise).sample()
+        Pushforward(m, lambda loc, e: e[..., :2], q.noise, torch.sum).sample()
 
 
 def test_a_cut_weight_keeps_its_noise_and_has_no_gradient_but_the_divergences() -> None:
