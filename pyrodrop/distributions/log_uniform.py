@@ -6,18 +6,14 @@ bound on the evidence.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.checks import counts, one_of
+from pyrodrop.checks import counts
 from pyrodrop.distributions.weight import Size
-
-Form: TypeAlias = Literal["exact", "molchanov", "kingma"]
 
 
 class LogUniform(TorchDistribution):
@@ -29,24 +25,22 @@ class LogUniform(TorchDistribution):
 
     Args:
         shape: batch shape; apply ``to_event`` for the distribution of one weight tensor.
-        kl: form of the KL divergence from a Gaussian, a key of `pyrodrop.divergences.FORMS`: ``exact``, ``molchanov`` or
-            ``kingma``.
 
     Raises:
-        ValueError: `kl` is unknown, or a size of `shape` is negative.
+        ValueError: a size of `shape` is negative.
         TypeError: `shape` is no list of whole numbers.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
-    def __init__(self, shape: Size = (), kl: Form = "exact", validate_args: bool | None = None) -> None:
-        self.kl: Form = one_of(kl, Form, "kl")
-        super().__init__(_shape(shape), validate_args=validate_args)
+    def __init__(self, shape: Size = (), validate_args: bool | None = None) -> None:
+        batch = torch.Size(counts(shape, "shape", "the sizes of the batch", least=0))
+        super().__init__(batch, validate_args=validate_args)
 
     support = constraints.real
 
     def expand(self, batch_shape: Size, _instance: None = None) -> LogUniform:
-        return LogUniform(batch_shape, self.kl)
+        return LogUniform(batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -value.abs().log().expand(broadcast_shape(value.shape, self.batch_shape))
@@ -55,7 +49,3 @@ class LogUniform(TorchDistribution):
         raise ValueError(
             "the log-uniform prior is improper and cannot be sampled; use a proper prior, such as priors.Gaussian"
         )
-
-
-def _shape(shape: Size) -> torch.Size:
-    return torch.Size(counts(shape, "shape", "the sizes of the batch", least=0))

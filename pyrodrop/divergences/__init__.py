@@ -3,7 +3,6 @@
 from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy
-from pyrodrop.divergences.log_uniform import FORMS
 from pyrodrop.divergences.log_uniform_kl import kingma, log_uniform_kl, molchanov
 from pyrodrop.divergences.table import (
     EXACT,
@@ -20,7 +19,6 @@ from pyrodrop.divergences.table import (
 __all__ = [
     "ATOMS",
     "EXACT",
-    "FORMS",
     "POINT",
     "RELAXED",
     "Convention",

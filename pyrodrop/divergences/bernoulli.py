@@ -36,7 +36,8 @@ from torch.distributions import Normal
 
 from pyrodrop.checks import tensor
 from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, RelaxedBernoulliMixture
-from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_convention
+from pyrodrop.divergences.log_uniform import IMPROPER
+from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 _LARGE = 2**18  # weights, from which passes over them take longer than operations
@@ -86,10 +87,10 @@ def _distinct(values: Tensor) -> Tensor:
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
-@pair(BernoulliMixture, LogUniform, log_uniform_convention)
+@pair(BernoulliMixture, LogUniform, IMPROPER)
 def _from_log_uniform(q: BernoulliMixture, p: LogUniform) -> Tensor:
     log_alpha = 2 * math.log(q.theta) - torch.log(q.loc**2 + torch.finfo(q.loc.dtype).tiny)
-    return q.total_weights(q.over_units(q.keep_rate) * from_log_uniform(log_alpha, p)) - q.total(information(q))
+    return q.total_weights(q.over_units(q.keep_rate) * log_uniform_kl(log_alpha)) - q.total(information(q))
 
 
 @pair(BernoulliMixture, torch.distributions.Distribution, _tag)

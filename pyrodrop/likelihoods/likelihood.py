@@ -80,7 +80,7 @@ class Likelihood(Part, LocalModule):
     copies = 3  # peak memory of `predictive` in multiples of the outputs, including them
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        """The distribution of y given `output`, as `forward`, and f, as `location`. Both may overwrite `output`."""
+        """The distribution of y given `output`, as `forward`, and f, as `location`."""
         return self(output, targets), self.location(output, targets)
 
     def as_target(self, y: Tensor) -> Tensor:

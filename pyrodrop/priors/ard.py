@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.checks import instance, one_of
 from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
-from pyrodrop.distributions.rebuilt import on_device
+from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors.prior import Prior
 
@@ -75,7 +75,10 @@ class ARD(Prior):
         start = mean_squares(self.group, name, like, units)
         if self.hyperprior is None:
             return self.expand(*like.shape, like=like, units=units)
-        hyperprior = on_device(self.hyperprior, like.device).expand(start.shape).to_event(start.dim())
+        prior: Any = self.hyperprior
+        if like.device.type != "cpu":
+            prior = rebuilt(lambda value: value.to(like.device), prior)
+        hyperprior = prior.expand(start.shape).to_event(start.dim())
         variance = pyro.sample(f"{name}_prior_variance", hyperprior)
         batch = variance.shape[: variance.dim() - start.dim()]
         variance = over_weights(variance, self.group, name, like, units)

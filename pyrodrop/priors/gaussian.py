@@ -173,7 +173,7 @@ def _total_precision(num_data: int, precision: float) -> float:
     return count(num_data, "num_data", "the size of the training set") * tau
 
 
-class Anchored(Prior):
+class Anchored(Gaussian):
     """Independent Gaussians whose means, the anchors, are draws from N(0, scale^2).
 
         a ~ N(0, scale^2)          once for each weight of a model, and anew for each replicate with new starts
@@ -204,19 +204,9 @@ class Anchored(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        value = checks.scale(scale, "scale", "the standard deviation of a weight around its anchor")
-        self._scale = torch.tensor(value, dtype=torch.float64, device="cpu")
-
-    @property
-    def scale(self) -> float:
-        """Standard deviation of a weight around its anchor, and of the anchors."""
-        return float(self._scale)
-
-    def numbers(self) -> dict[str, Tensor]:
-        return {"scale": self._scale}
-
-    def initial(self, value: Tensor) -> Tensor:
-        return torch.randn_like(value) * self.scale
+        super().__init__(
+            checks.scale(scale, "scale", "the standard deviation of a weight around its anchor"), drawn=True
+        )
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         raise ValueError(
@@ -224,7 +214,7 @@ class Anchored(Prior):
         )
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        return dist.Normal(like, full(like.shape, self._scale, like)).to_event(like.dim())
+        return dist.Normal(like, self._scales(like.shape, like)).to_event(like.dim())
 
     def describe(self) -> str:
-        return f"Anchored(scale={self.scale:g})"
+        return super().describe().replace("Gaussian", "Anchored")

@@ -8,8 +8,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.checks import one_of
-from pyrodrop.distributions.log_uniform import Form
 from pyrodrop.priors.prior import Prior
 
 
@@ -28,19 +26,13 @@ class LogUniform(Prior):
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.
         Hron, Matthews & Ghahramani (2018), https://arxiv.org/abs/1807.01969.
 
-    Args:
-        kl: form of the KL divergence from a Gaussian: ``exact``, a minimax rational approximation whose error per weight is
-            below 1e-10 in float64 and 2e-6 in float32 (`pyrodrop.divergences.log_uniform_kl`); or one of the published
-            approximations ``molchanov`` (error .0094 per weight) and ``kingma`` (for alpha <= 1 only, error .041).
-
-    Raises:
-        ValueError: `kl` is unknown.
+    The KL divergence from a Gaussian is exact up to 1e-10 per weight in float64 and 2e-6 in float32
+    (`pyrodrop.divergences.log_uniform_kl`).
     """
 
     _warned = False
 
-    def __init__(self, kl: Form = "exact") -> None:
-        self.kl: Form = one_of(kl, Form, "kl")
+    def __init__(self) -> None:
         if not LogUniform._warned:
             LogUniform._warned = True
             warnings.warn(
@@ -52,7 +44,7 @@ class LogUniform(Prior):
             )
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return distributions.LogUniform(shape, self.kl).to_event(len(shape))
+        return distributions.LogUniform(shape).to_event(len(shape))
 
     def describe(self) -> str:
-        return f"LogUniform(kl={self.kl})"
+        return "LogUniform(kl=exact)"  # as files have it

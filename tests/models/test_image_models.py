@@ -15,7 +15,7 @@ from pyrodrop.analysis.lab.zoo.conv_net import conv_net
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
-SETTINGS: dict[str, Any] = {"prior": priors.LogUniform("exact"), "likelihood": likelihoods.Categorical()}
+SETTINGS: dict[str, Any] = {"prior": priors.LogUniform(), "likelihood": likelihoods.Categorical()}
 DIGITS, COLOURS = (1, 28, 28), (3, 32, 32)
 # Each model as it is tried, with the shape of an image.
 SMALL: dict[str, tuple[Callable[..., models.NetworkModel], tuple[int, ...]]] = {

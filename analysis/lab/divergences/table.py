@@ -59,7 +59,6 @@ def prior_examples() -> dict[str, Distribution]:
         made: dict[str, Callable[..., Any]] = {
             "Gaussian": priors.Gaussian(0.7).expand,
             "log-uniform": priors.LogUniform().expand,
-            "(Molchanov's fit)": priors.LogUniform("molchanov").expand,
             "ARD": priors.ARD().expand,
             "ARD by input": priors.ARD("input").expand,
             "Laplace": priors.Laplace().expand,
