@@ -9,7 +9,6 @@ Hyperparameters that a prior samples (the variances of ARD, the scales of a hors
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -227,16 +226,13 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
     """Raise a ValueError if the axis that indexes input units is unknown for one of the weights `names`.
 
     Args:
-        instead: an alternative, for the message, in which ``NAME: value`` is replaced by one such entry per weight.
+        instead: an alternative, for the message, in which NAME is replaced by the name of the weight.
     """
-    units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}
-    wrong = [name for name in names if len(shapes[name]) > 1 and units[name].axis is None]
-    if wrong:
-        which = " and ".join(f"{name!r} of shape {shapes[name]}" for name in wrong)
-        axes = ", ".join(f"{name!r}: 0" for name in wrong)
-        instead = re.sub("NAME: ([^,]*)", lambda match: ", ".join(f"{name!r}: {match[1]}" for name in wrong), instead)
-        raise ValueError(
-            f"{what} needs to know which axis of a weight indexes the input units of its layer; {which} "
-            f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, specify its axis: "
-            f"models.from_module(..., input_axes={{{axes}}}); otherwise {instead}"
-        )
+    units, weights = input_units(model), model.weight_sites()
+    for name in names:
+        if weights[name].dim() > 1 and units[name].axis is None:
+            raise ValueError(
+                f"{what} needs to know which axis of a weight indexes the input units of its layer; {name!r} of shape "
+                f"{tuple(weights[name].shape)} belongs to no layer of a known kind. For a weight, specify its axis: "
+                f"models.from_module(..., input_axes={{{name!r}: 0}}); otherwise {instead.replace('NAME', repr(name))}"
+            )

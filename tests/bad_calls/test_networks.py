@@ -111,7 +111,7 @@ REFUSED: Table = {
         )
     ],
     "models.WideAndDeep": [
-        (lambda: line(slopes=(1, 2)), r"must have the shapes \[2, T\], \[T\] and \[T\], .*got \[1, 2\]"),
+        (lambda: line(slopes=(1, 2)), r"must have shape \[2, T\], .*got \[1, 2\]"),
     ],
     "models.from_module": [
         (lambda: brought(nn.Linear), "net.* must be a torch.nn.Module; got"),
