@@ -25,7 +25,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.checks import HasWeights, real, shown
-from pyrodrop.distributions import CutNormal, MultiplicativeNormal, PrunedNormal
+from pyrodrop.distributions import CutNormal, MultiplicativeNormal
+from pyrodrop.distributions.multiplicative_normal import PrunedNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
 

@@ -8,7 +8,7 @@ from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBe
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.log_uniform import LogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
-from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal, PrunedNormal
+from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pushforward import Pushforward
@@ -26,7 +26,6 @@ __all__ = [
     "MultiplicativeNormal",
     "NoiseForm",
     "PooledNormal",
-    "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
     "WeightDistribution",

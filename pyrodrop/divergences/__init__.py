@@ -2,7 +2,7 @@
 
 from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
-from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy
+from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
 from pyrodrop.divergences.log_uniform_kl import kingma, log_uniform_kl, molchanov
 from pyrodrop.divergences.table import (
     EXACT,
@@ -23,13 +23,11 @@ __all__ = [
     "RELAXED",
     "Convention",
     "NoDivergence",
-    "binary_entropy",
     "convention",
     "divergence",
     "gaussian",
     "kingma",
     "log_uniform_kl",
-    "lost_entropy",
     "molchanov",
     "pair",
     "pushforward",

@@ -28,9 +28,9 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    PrunedNormal,
     WeightDistribution,
 )
+from pyrodrop.distributions.multiplicative_normal import PrunedNormal
 from pyrodrop.divergences.bernoulli import mixture_entropy
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 

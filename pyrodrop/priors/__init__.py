@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Anchored, Gaussian
-from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, StudentT
+from pyrodrop.priors.heavy_tailed import Laplace, StudentT
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
 from pyrodrop.priors.prior import Prior
 
@@ -17,7 +17,6 @@ __all__ = [
     "Anchored",
     "FittedPriors",
     "Gaussian",
-    "Horseshoe",
     "ImproperPrior",
     "Laplace",
     "LogUniform",

@@ -20,7 +20,7 @@ class LogUniform(Prior):
 
     Its density does not integrate to a finite number. The posterior may therefore not exist, the ELBO is not a bound on the
     evidence, and ELBOs can only be compared with others under this prior. The first instance warns about this with
-    `ImproperPrior`. Similar proper priors are `ARD` and `Horseshoe`.
+    `ImproperPrior`. `ARD` is a similar proper prior.
 
     References:
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.

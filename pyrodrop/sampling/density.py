@@ -286,7 +286,7 @@ def site_of(name: str, node: Any, again: Any) -> Site:
     return Site(shape, to_support)
 
 
-_PROPER = "use a proper prior, such as priors.Gaussian, priors.ARD with a hyperprior, or priors.Horseshoe"
+_PROPER = "use a proper prior, such as priors.Gaussian or priors.ARD with a hyperprior"
 IMPROPER = f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}"
 _REFUSED: dict[type, str] = {
     distributions.LogUniform: "is log-uniform, which is improper: its density does not integrate to a finite number, and "

@@ -16,7 +16,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.schedules import LRSchedule, cosine
+from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
@@ -122,7 +122,7 @@ class Entry:
         """Arguments of `pyrodrop.fit`. A cosine schedule is lengthened to more steps, which would have the rate 0."""
         settings = {**self.training(data), **overrides}
         rate, steps = settings.get("lr_schedule"), settings.get("steps")
-        length = dict(rate.arguments)["steps"] if isinstance(rate, LRSchedule) else math.inf
+        length = rate.steps if isinstance(rate, cosine) else math.inf
         if "lr_schedule" not in overrides and steps is not None and steps > length:
             settings["lr_schedule"] = cosine(steps)
         return settings

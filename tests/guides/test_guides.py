@@ -78,7 +78,6 @@ PRIORS: dict[str, priors.Prior] = {
     "ARD(input, HalfCauchy)": priors.ARD("input", dist.HalfCauchy(0.5)),
     "Laplace": priors.Laplace(),
     "StudentT": priors.StudentT(),
-    "Horseshoe": priors.Horseshoe(),
 }
 # Pairs without a divergence, and a word of the error that says so.
 # With a divergence from the log-uniform prior only.
@@ -87,10 +86,7 @@ AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
 REFUSED: dict[tuple[str, str], str] = {
     **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
     **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},
-    **{
-        ("from_noise", p): "scales are latent"
-        for p in ("ARD(layer, InverseGamma)", "ARD(input, HalfCauchy)", "Horseshoe")
-    },
+    **{("from_noise", p): "scales are latent" for p in ("ARD(layer, InverseGamma)", "ARD(input, HalfCauchy)")},
     **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p not in ("Gaussian", "Anchored")},
 }
 # Estimators that refuse a posterior, and how they say so.

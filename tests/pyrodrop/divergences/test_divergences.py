@@ -16,12 +16,11 @@ from pyrodrop.divergences import (
     EXACT,
     POINT,
     Convention,
-    binary_entropy,
     convention,
     divergence,
-    lost_entropy,
     worst,
 )
+from pyrodrop.divergences.bernoulli import binary_entropy, lost_entropy
 from pyrodrop.priors import Gaussian, Laplace, Prior, StudentT
 
 pytestmark = pytest.mark.usefixtures("float64")

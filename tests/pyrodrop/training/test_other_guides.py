@@ -92,7 +92,6 @@ OTHERS: dict[str, Any] = {
 
 
 HYPER: dict[str, Any] = {
-    "horseshoe": priors.Horseshoe,
     "ard": lambda: priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1)),
 }
 
