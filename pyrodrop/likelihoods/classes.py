@@ -72,23 +72,18 @@ def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
     """Check that labels have the shape of the outputs without the last axis, and lie in 0 ... classes - 1.
 
     Raises:
-        ValueError: they do not; the message has a hint for common mistakes.
+        ValueError: they do not.
     """
     want = (len(y), *output.shape[1:-1])
     if y.shape != want:
-        hints = {
-            (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
-            (*want, 1): ": pass y[:, 0]",
-        }
         raise ValueError(
-            f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
-            f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-            f"{hints.get(tuple(y.shape), '')}"
+            f"y: class labels must have shape {list(want)}, one label per row of logits; got shape {list(y.shape)}: pass "
+            "y[:, 0] of one column, y.argmax(-1) of one-hot labels"
         )
     if not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise ValueError(
-            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to "
-            f"{int(y.max())}{_hint(y, classes)}"
+            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to {int(y.max())}: "
+            "the first class is 0, and missing labels need likelihoods.Missing(likelihoods.Categorical(), value)"
         )
 
 
@@ -119,11 +114,3 @@ def labels(y: Tensor) -> Tensor:
             f"{y.dtype} of shape {tuple(y.shape)}"
         )
     return y.to(torch.long)
-
-
-def _hint(y: Tensor, classes: int) -> str:
-    """A suggestion for labels that are out of range; empty if there is none."""
-    low, high = int(y.min()), int(y.max())
-    if low < 0 and high < classes and y[y < 0].unique().numel() == 1:
-        return f": if these are missing labels, pass likelihoods.Missing(likelihoods.Categorical(), {low})"
-    return ": subtract 1" if (low, high) == (1, classes) else ""

@@ -38,10 +38,8 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
     further = len(distribution.batch_shape) - dims
     if further < 0:
         raise ValueError(
-            "the distribution of y must have a batch dimension for the examples: the output of a network has shape "
-            "[N, outputs], and a likelihood returns one distribution per example; got batch shape "
-            f"{tuple(distribution.batch_shape)} and event shape {tuple(distribution.event_shape)}, but {dims} batch "
-            "dimensions are needed. If the network returns [N], add a last axis: output.unsqueeze(-1)"
+            f"the distribution of y must have a batch dimension for the examples; got batch shape "
+            f"{tuple(distribution.batch_shape)}: if the network returns [N], add a last axis, output.unsqueeze(-1)"
         )
     return distribution.to_event(further) if further else distribution
 

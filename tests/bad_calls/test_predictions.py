@@ -32,7 +32,7 @@ ENTROPIES = {name: getattr(metrics, name) for name in ("mutual_information", "en
 NO_PROBABILITIES: dict[str, Any] = {
     r"must lie in \[0, 1\] and sum to 1 .*got values from -1 to 2": torch.tensor([[2.0, -1.0]] * 3),
     r"must have shape \[N, C\], or \[T, N, C\] .*got \(3,\)": torch.ones(3),
-    "a prediction of class labels or a tensor of class probabilities; got a Prediction of Normal": prediction,
+    "a prediction of class labels or a tensor of class probabilities, .*got a Prediction of Normal": prediction,
     "predicted must be a tensor, .*got the str 'x'": "x",
     "predicted must be .*complex": P + 0j,
     "predicted must be finite|which are already averaged": P * torch.nan,

@@ -194,7 +194,7 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
     rest = pyrodrop.Prediction(f[:, 20:], likelihoods.Bernoulli()(f[:, 20:], Standardize()))
     assert metrics.classification_scores(prediction, gaps) == pytest.approx(metrics.classification_scores(rest, y[20:]))
     several = torch.cat([f, f], -1)
-    with pytest.raises(TypeError, match=r"one label per example; this prediction has labels of shape \[50, 2\]"):
+    with pytest.raises(TypeError, match=r"one label per example; .*shape \[50, 2\]"):
         metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
 
 
