@@ -49,6 +49,11 @@ DROP_RATE = RateKind("drop_rate", "probability of dropping an input", learned=Fa
 class Guide(Part, LocalModule):
     """A posterior over the weights of a model.
 
+    Implementing a posterior:
+        - Call ``super().__init__(model)``, and store parameters as a `ParameterTree`; the means as ``loc``, for `restart`.
+        - Implement `posterior`, the distribution of one weight; a `WeightDistribution` with a `noise_form` has all estimators.
+        - Register a KL divergence with `divergences.pair`, or give the distribution a `log_prob`, for Monte Carlo.
+
     Args:
         model: a model with the methods ``weight_sites()`` and ``hyper_sites()``, such as those of `pyrodrop.models`.
 
