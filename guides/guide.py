@@ -51,7 +51,7 @@ class Guide(Part, LocalModule):
 
     Implementing a posterior:
         - Call ``super().__init__(model)``, and store parameters as a `ParameterTree`; the means as ``loc``, for `restart`.
-        - Implement `posterior`, the distribution of one weight; a `WeightDistribution` with a `noise_form` has all estimators.
+        - Implement `posterior`, the distribution of one weight; with a `noise_form` it has all estimators.
         - Register a KL divergence with `divergences.pair`, or give the distribution a `log_prob`, for Monte Carlo.
 
     Args:

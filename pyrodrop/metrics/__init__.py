@@ -14,7 +14,6 @@ from pyrodrop.metrics.classification import (
     calibration_curve,
     classification_scores,
     ece,
-    negative_log_likelihood,
 )
 from pyrodrop.metrics.conformal import Conformal, conformal
 from pyrodrop.metrics.regression import (
@@ -47,7 +46,6 @@ __all__ = [
     "ece",
     "entropy_split",
     "mutual_information",
-    "negative_log_likelihood",
     "pit",
     "predictive_entropy",
     "regression_scores",

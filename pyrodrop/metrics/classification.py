@@ -40,11 +40,6 @@ def accuracy(predicted: Predicted, y: Tensor) -> float:
     return float((p.argmax(-1) == class_labels(y, p)).double().mean())
 
 
-def negative_log_likelihood(predicted: Predicted, y: Tensor) -> float:
-    """Mean of -ln p(y_n | x_n) over labels ``[N]``, in nats; infinite if a label has probability 0."""
-    return -_log_density(predicted, class_probabilities(predicted), y)
-
-
 def brier(predicted: Predicted, y: Tensor) -> float:
     """Brier score: mean squared distance of the probabilities from the one-hot labels, from 0 to 2; lower is better.
 
@@ -142,7 +137,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         seen = seen if observed is None else observed.flatten()
         p, y = p[seen], y.flatten()[seen].long()
     else:
-        log_density = _log_density(predicted, p, y)
+        log_density = float(p.gather(1, class_labels(y, p)[:, None]).log().mean())
     scores = {
         "log_density": log_density,
         "accuracy": accuracy(p, y),
@@ -153,14 +148,6 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
     if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
         scores["mutual_information"] = float(mutual_information(predicted)[seen].mean())
     return scores
-
-
-def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:
-    """Mean of ln p(y_n | x_n). For a `Prediction` it is computed from the logits, so probabilities do not underflow."""
-    y = class_labels(y, p)
-    if isinstance(predicted, Prediction):
-        return float(predicted.log_density(y).double().mean())
-    return float(p.gather(1, y[:, None]).log().mean())
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -25,7 +25,7 @@ EACH = torch.full((2, 3, 2), 0.5)
 SCORES: dict[str, Callable[..., Any]] = {
     name: getattr(metrics, name)
     for name in (
-        "accuracy", "brier", "negative_log_likelihood", "classification_scores", "ece", "calibration_curve",
+        "accuracy", "brier", "classification_scores", "ece", "calibration_curve",
     )
 }  # fmt: skip
 ENTROPIES = {name: getattr(metrics, name) for name in ("mutual_information", "entropy_split")}

@@ -32,7 +32,7 @@ def test_scores_of_probabilities() -> None:
     of_class = [scoringrules.brier_score((y == c).double().numpy(), p[:, c].numpy()) for c in range(4)]
     assert metrics.brier(p, y) == pytest.approx(float(np.sum(of_class, 0).mean()), rel=1e-12)
     chosen = p.numpy()[np.arange(50), y.numpy()]
-    assert metrics.negative_log_likelihood(p, y) == pytest.approx(-np.log(chosen).mean(), rel=1e-12)
+    assert metrics.classification_scores(p, y)["log_density"] == pytest.approx(np.log(chosen).mean(), rel=1e-12)
     assert metrics.accuracy(p, y) == np.mean(p.numpy().argmax(1) == y.numpy())
     assert metrics.brier(torch.eye(3), torch.tensor([1, 2, 0])) == 2, "the worst"
     assert metrics.brier(torch.eye(3), torch.arange(3)) == 0, "the best"
@@ -44,7 +44,7 @@ def test_a_prediction_is_scored_as_the_mean_of_its_draws(at_a_time: int, monkeyp
     monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", at_a_time)
     logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
     p = logits.softmax(-1)
-    for score in (metrics.accuracy, metrics.brier, metrics.ece, metrics.negative_log_likelihood):
+    for score in (metrics.accuracy, metrics.brier, metrics.ece):
         want = score(p.mean(0), y)
         assert score(classified(logits), y) == pytest.approx(want, rel=1e-12)
         assert score(p, y) == pytest.approx(want, rel=1e-12)
@@ -52,8 +52,8 @@ def test_a_prediction_is_scored_as_the_mean_of_its_draws(at_a_time: int, monkeyp
 
 def test_log_likelihood_survives_logits_whose_probabilities_underflow() -> None:
     logits = torch.tensor([[[0.0, 2000.0]]])
-    assert metrics.negative_log_likelihood(classified(logits), torch.tensor([0])) == pytest.approx(2000)
-    assert metrics.negative_log_likelihood(logits[0].softmax(-1), torch.tensor([0])) == math.inf
+    assert metrics.classification_scores(classified(logits), torch.tensor([0]))["log_density"] == pytest.approx(-2000)
+    assert metrics.classification_scores(logits[0].softmax(-1), torch.tensor([0]))["log_density"] == -math.inf
 
 
 def test_ece_of_known_miscalibration() -> None:
