@@ -23,8 +23,8 @@ class Ensemble(Part, LocalModule):
     Every sample comes from one member chosen at random. Training maximises the mean of the members' ELBOs, which `Fit.elbo`
     reports. It is a lower bound on the ELBO of the mixture, because the KL divergence is convex in q.
 
-    Members share the model, with its anchors (`priors.Anchored`). To give every member its own, train `Point`s by
-    `pyrodrop.fit_replicates` with ``starts="new"``, which is also faster.
+    Members share the model. To give every member its own, train `Point`s by `pyrodrop.fit_replicates` with
+    ``starts="new"``, which is also faster.
 
     References:
         Lakshminarayanan, Pritzel & Blundell (2017), https://arxiv.org/abs/1612.01474.

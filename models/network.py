@@ -196,7 +196,7 @@ class NetworkModel(Part, LocalModule):
         """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
         them at construction, such as `MLP` with `input_gain`; and those of the likelihood, such as a learned noise.
 
-        This also redraws the anchors of `priors.Anchored`.
+        This also redraws what priors draw (`Prior.initial`).
 
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
-from pyrodrop.priors.gaussian import Anchored, Gaussian
+from pyrodrop.priors.gaussian import Gaussian
 from pyrodrop.priors.heavy_tailed import Laplace, StudentT
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
 from pyrodrop.priors.prior import Prior
 
 __all__ = [
     "ARD",
-    "Anchored",
     "FittedPriors",
     "Gaussian",
     "ImproperPrior",

@@ -70,7 +70,6 @@ NOT_PRIORS = {
 }
 PRIORS: dict[str, priors.Prior] = {
     "Gaussian": priors.Gaussian(0.7),
-    "Anchored": priors.Anchored(0.7),
     "LogUniform": _quiet(priors.LogUniform),
     "ARD(weight)": priors.ARD(),
     "ARD(input)": priors.ARD("input"),
@@ -87,7 +86,7 @@ REFUSED: dict[tuple[str, str], str] = {
     **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
     **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},
     **{("from_noise", p): "scales are latent" for p in ("ARD(layer, InverseGamma)", "ARD(input, HalfCauchy)")},
-    **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p not in ("Gaussian", "Anchored")},
+    **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p != "Gaussian"},
 }
 # Estimators that refuse a posterior, and how they say so.
 NOT_INDEPENDENT = "flipout needs deviations that are independent between weights and symmetric"

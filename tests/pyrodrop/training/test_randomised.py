@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models
+from pyrodrop.analysis.lab.experiments.critiques.osband import Anchored
 
 S, TAU, COUNT, D, N = 0.7, 2.0, 120, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
@@ -52,7 +53,7 @@ def noisy(count: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def anchored() -> pyrodrop.Replicates:
-    model = models.from_module(nn.Linear(D, 1, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    model = models.from_module(nn.Linear(D, 1, bias=False), Anchored(S), likelihoods.Gaussian(TAU))
     sets = noisy(COUNT)
     return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
 
@@ -80,7 +81,7 @@ def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.R
 @pytest.mark.parametrize("guide", [guides.MeanField, lambda m: guides.BernoulliDropout(m, 0.3, theta=0.0)])
 def test_divergence_from_anchors(guide: Any) -> None:
     """E[(w - a)^2] / (2 s^2) + ln(s sqrt(2 pi)) - entropy, summed over weights by NumPy."""
-    model = models.from_module(nn.Linear(3, 2, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    model = models.from_module(nn.Linear(3, 2, bias=False), Anchored(S), likelihoods.Gaussian(TAU))
     own = guide(model)
     anchor = model.weight_sites()["weight"].double().numpy()
     with torch.no_grad():

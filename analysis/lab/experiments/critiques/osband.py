@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import guides, likelihoods, models, priors
@@ -45,6 +47,17 @@ WIDE = "Gaussian process (wide limit)"
 SCALES = {"0": 2.0, "1": 2 / math.sqrt(UNITS)}  # of the weights of a layer
 
 
+class Anchored(priors.Gaussian):
+    """N(a, scale^2), where the anchors a ~ N(0, scale^2) are the initial weights: Pearce et al. (2020), arXiv:1810.05546."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(scale, drawn=True)
+
+    def for_site(self, name: str, like: Tensor, units: Any = None) -> TorchDistribution:
+        """The prior around the initial weight."""
+        return dist.Normal(like, self.numbers()["scale"].to(like).expand_as(like)).to_event(like.dim())
+
+
 def members_of(data: Dataset, seed: int, *, rows: bool = False) -> list[Dataset]:
     """The data sets of the members: rows drawn with replacement, or noise added to y."""
     g = torch.Generator().manual_seed(1_000_003 * (seed + 1))  # whose numbers are not those of anchors
@@ -58,7 +71,7 @@ ENSEMBLES: Mapping[str, Randomised] = {  # the model for a number of copies, and
     "ensemble of points": (lambda copies: network(copies), lambda data, seed: [data] * MEMBERS),
     "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: members_of(data, seed, rows=True)),
     "ensemble, anchors and noise": (
-        lambda copies: network(copies, priors.Anchored),
+        lambda copies: network(copies, Anchored),
         lambda data, seed: members_of(data, seed),
     ),
 }
