@@ -42,8 +42,6 @@ class ConcreteDropout(Guide):
         temperature: temperature of the relaxation, positive; 0.1 in the paper.
         mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x. If None,
             they are if there are at least 20, if `drop_rate` names weights, or if the first layer cannot be identified.
-        rate_prior: distribution of every rate, such as ``dist.Beta(2.0, 8.0)``, whose log density training adds to the ELBO
-            (see `Guide`), to keep rates from going to 0 where the entropy term does not; None for none.
 
     Raises:
         ValueError: a rate or the temperature is out of range, or a rate other than 0 is given for a tensor with several axes
@@ -61,9 +59,8 @@ class ConcreteDropout(Guide):
         drop_rate: float | Mapping[str, float] = 0.1,
         temperature: float = 0.1,
         mask_input: bool | None = None,
-        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model, rate_prior)
+        super().__init__(model)
         initial = model.weight_sites()
         starts = drop_rates(drop_rate, [n for n, w in initial.items() if w.dim() > 1])
         if not any(starts.values()):

@@ -23,8 +23,8 @@ class Ensemble(Part, LocalModule):
     Every sample comes from one member chosen at random. Training maximises the mean of the members' ELBOs, which `Fit.elbo`
     reports. It is a lower bound on the ELBO of the mixture, because the KL divergence is convex in q.
 
-    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). To give
-    every member its own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is also faster.
+    Members share the model. To give every member its own, train `Point`s by `pyrodrop.fit_replicates` with
+    ``starts="new"``, which is also faster.
 
     References:
         Lakshminarayanan, Pritzel & Blundell (2017), https://arxiv.org/abs/1612.01474.
@@ -115,11 +115,6 @@ class Ensemble(Part, LocalModule):
     def rate_kind(self) -> RateKind:
         """The kind of rates of the members."""
         return self.members[0].rate_kind
-
-    @property
-    def rate_prior(self) -> Any:
-        """The distribution of the members' learned rates; None for none."""
-        return self.members[0].rate_prior
 
     def describe(self) -> str:
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"

@@ -5,19 +5,10 @@ of a guide belong to that guide object, so several guides can be used in one pro
 Hyperparameters that a prior samples (the variances of ARD, the scales of a horseshoe) have log-normal factors
 
     lambda ~ LogNormal(a, b^2)          a = hyper_loc, ln b = hyper_log_scale, of the shape of lambda
-
-A guide that learns its rates r can have a distribution for them, whose log density training adds to the ELBO:
-
-    minimise  -ELBO - sum_k ln p(r_k)                 p is rate_prior, a density of the rate itself
-
-Rates are parameters of q and not part of the model, so this is a penalty and not a prior. `Fit.elbo` does not include it
-and stays a bound on the log evidence; `Fit.objective` includes it. If ln p(0) = -infinity, as for Beta(2, 8) and LogNormal,
-no rate goes to 0.
 """
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,13 +18,11 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.checks import HasWeights, by_name, count, flag, instance, real, shown
+from pyrodrop.checks import HasWeights, by_name, count, flag, real, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import check_drop_rate
-from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.parts import Part
 
@@ -60,12 +49,16 @@ DROP_RATE = RateKind("drop_rate", "probability of dropping an input", learned=Fa
 class Guide(Part, LocalModule):
     """A posterior over the weights of a model.
 
+    Implementing a posterior:
+        - Call ``super().__init__(model)``, and store parameters as a `ParameterTree`; the means as ``loc``, for `restart`.
+        - Implement `posterior`, the distribution of one weight; with a `noise_form` it has all estimators.
+        - Register a KL divergence with `divergences.pair`, or give the distribution a `log_prob`, for Monte Carlo.
+
     Args:
         model: a model with the methods ``weight_sites()`` and ``hyper_sites()``, such as those of `pyrodrop.models`.
 
     Attributes:
         rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
-        rate_prior: distribution of every learned rate, whose log density training adds to the ELBO; None for none.
         shapes: the shape of every weight and hyperparameter of the model, by site.
 
     Raises:
@@ -73,9 +66,8 @@ class Guide(Part, LocalModule):
     """
 
     rate_kind: ClassVar[RateKind] = ALPHA
-    rate_prior: TorchDistribution | None = None
 
-    def __init__(self, model: HasWeights, rate_prior: TorchDistribution | None = None) -> None:
+    def __init__(self, model: HasWeights) -> None:
         super().__init__()
         check_model(model, type(self).__name__)
         self.sites: tuple[str, ...] = tuple(model.weight_sites())
@@ -91,8 +83,6 @@ class Guide(Part, LocalModule):
         self.hyper_log_scale: ParameterTree = ParameterTree(
             {site: torch.full_like(start, -2.0) for site, start in starts.items()}
         )
-        if rate_prior is not None:  # without a prior, a guide and its files have no such attribute
-            self.rate_prior = _checked_rate_prior(rate_prior, self.rate_kind)
 
     @abstractmethod
     def posterior(self, name: str) -> TorchDistribution:
@@ -104,7 +94,6 @@ class Guide(Part, LocalModule):
         for name in self.sites:
             self._draw_hyper(name)
             drawn[name] = self._draw_weight(name)
-        self._count_rate_prior()
         return drawn
 
     def _draw_weight(self, name: str) -> Tensor:
@@ -154,36 +143,11 @@ class Guide(Part, LocalModule):
         """The rates that training changes, by weight name, with their gradients. Empty for a guide that has none."""
         return {}
 
-    def _count_rate_prior(self) -> None:
-        """Add minus the log density of the rates to the loss, as a factor of the guide."""
-        if self.rate_prior is not None:
-            rates = self.learned_rates().values()
-            densities = [on_device(self.rate_prior, rate.device).log_prob(rate).sum() for rate in rates]
-            factor = dist.Unit(-torch.stack(densities).sum(), has_rsample=True)
-            marks: Any = {"is_auxiliary": True, "penalty": True}
-            pyro.sample("rate_prior", factor, obs=factor.sample(), infer=marks)
-
     def _draw_hyper(self, name: str) -> None:
         for site in self.hyper_sites.get(name, ()):
             loc = self.hyper_loc[site]
             scale = torch.exp(self.hyper_log_scale[site])
             pyro.sample(site, dist.LogNormal(loc, scale).to_event(loc.dim()))
-
-
-def _checked_rate_prior(prior: Any, kind: RateKind) -> TorchDistribution:
-    """The distribution, if it is one of a rate of this kind."""
-    example = "dist.Beta(2.0, 8.0)" if kind.name == "drop_rate" else "dist.LogNormal(-2.0, 1.0)"
-    what = f"the distribution of one {kind.name}, continuous and of scalar shape, such as {example}"
-    instance(prior, TorchDistributionMixin, "rate_prior", what)
-    if prior.batch_shape or prior.event_shape:
-        raise ValueError(f"rate_prior must be {what}; got shape {tuple(prior.shape())}")
-    support: Any = prior.support
-    inside = torch.tensor(
-        [1e-6, 0.5, 1 - 1e-6] if kind.name == "drop_rate" else [1e-12, 1.0, 1e12], dtype=torch.float64
-    )
-    if support.is_discrete or not bool(support.check(inside).all()):
-        raise ValueError(f"rate_prior must be {what}; got a {type(prior).__name__} with the support {support}")
-    return prior  # type: ignore[no-any-return]
 
 
 def check_model(model: Any, what: str) -> None:
@@ -267,16 +231,13 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
     """Raise a ValueError if the axis that indexes input units is unknown for one of the weights `names`.
 
     Args:
-        instead: an alternative, for the message, in which ``NAME: value`` is replaced by one such entry per weight.
+        instead: an alternative, for the message, in which NAME is replaced by the name of the weight.
     """
-    units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}
-    wrong = [name for name in names if len(shapes[name]) > 1 and units[name].axis is None]
-    if wrong:
-        which = " and ".join(f"{name!r} of shape {shapes[name]}" for name in wrong)
-        axes = ", ".join(f"{name!r}: 0" for name in wrong)
-        instead = re.sub("NAME: ([^,]*)", lambda match: ", ".join(f"{name!r}: {match[1]}" for name in wrong), instead)
-        raise ValueError(
-            f"{what} needs to know which axis of a weight indexes the input units of its layer; {which} "
-            f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, specify its axis: "
-            f"models.from_module(..., input_axes={{{axes}}}); otherwise {instead}"
-        )
+    units, weights = input_units(model), model.weight_sites()
+    for name in names:
+        if weights[name].dim() > 1 and units[name].axis is None:
+            raise ValueError(
+                f"{what} needs to know which axis of a weight indexes the input units of its layer; {name!r} of shape "
+                f"{tuple(weights[name].shape)} belongs to no layer of a known kind. For a weight, specify its axis: "
+                f"models.from_module(..., input_axes={{{name!r}: 0}}); otherwise {instead.replace('NAME', repr(name))}"
+            )

@@ -16,6 +16,7 @@ from pyrodrop.divergences import Convention, pair, refuse
 from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
 
+LOW, HIGH = -20.0, 0.0  # bounds of ln s: the noise only shrinks weights
 _LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding of its moments; above, q(ln s) is uniform
 
 
@@ -31,24 +32,22 @@ class LogNormalDropout(Guide):
         E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
         alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
 
-    The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33 for [-20, 0]. Pruning removes
-    units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units by E[s_k].
+    [a, b] is [-20, 0]. The KL divergence is 0 where q(s_k) equals the prior, whose signal-to-noise ratio is 0.33. Pruning
+    removes units whose ratio is 1 or less (ln alpha_k >= 0) and multiplies all other units by E[s_k].
 
     In the paper the noise multiplies the outputs of a layer, before its bias; here it multiplies its inputs, including x,
     as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to [-10, 5]; their released code limits both
     to [-20, 5]. A parameter that a step takes beyond its bound counts as the bound. The gradient that leads it back passes,
     so that it does not stay there, as in projected gradient descent.
 
-    The prior of the model must be `priors.LogUniform`. The prior of a scale s is proper: ln s is uniform on [low, high].
+    The prior of the model must be `priors.LogUniform`. The prior of a scale s is proper.
 
     References:
         Neklyudov, Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1705.07283, section 3.
 
     Args:
         model: the model whose weights are inferred.
-        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the nearest bound.
-        low: a, the lower bound of ln s.
-        high: b, the upper bound of ln s, above `low`; with 0, the noise only shrinks weights.
+        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0.
 
     Attributes:
         threshold: value of ln alpha at or above which `keep_mask` removes a unit; 0 is a signal-to-noise ratio of 1.
@@ -70,17 +69,14 @@ class LogNormalDropout(Guide):
 
     threshold: ClassVar[float] = 0.0
 
-    def __init__(self, model: HasWeights, log_scale: float = -5.0, *, low: float = -20.0, high: float = 0.0) -> None:
+    def __init__(self, model: HasWeights, log_scale: float = -5.0) -> None:
         super().__init__(model)
         check_units(self.sites, model, "log-normal dropout", "no prior for it: prior={NAME: None, '*': ...}")
         start = real(log_scale, "log_scale", "the initial ln sigma", least=_LOG_SCALES[0], most=_LOG_SCALES[1])
-        self.low: float
-        self.high: float
-        self.low, self.high = _bounds(low, high)
         initial = model.weight_sites()
         self.loc: ParameterTree = ParameterTree(initial)
         noise = {name: w.new_zeros(self._noise_shape(name, w)) for name, w in initial.items()}
-        self.noise_loc: ParameterTree = ParameterTree({name: s.clamp(self.low, self.high) for name, s in noise.items()})
+        self.noise_loc: ParameterTree = ParameterTree(noise)
         self.noise_log_scale: ParameterTree = ParameterTree(
             {name: torch.full_like(s, start) for name, s in noise.items()}
         )
@@ -90,15 +86,8 @@ class LogNormalDropout(Guide):
         return (units.count(weight.shape),) if units.apply_to(weight.shape) else tuple(weight.shape)
 
     def posterior(self, name: str) -> CorrelatedLogNormal:
-        return CorrelatedLogNormal(
-            self.loc[name],
-            self.noise_loc[name],
-            self.noise_log_scale[name],
-            self.low,
-            self.high,
-            units=self.units[name],
-            validate_args=False,
-        )
+        noise = self.noise_loc[name], self.noise_log_scale[name]
+        return CorrelatedLogNormal(self.loc[name], *noise, units=self.units[name], validate_args=False)
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of every input unit of the weight `name`, ``[in]``; of every element of a vector."""
@@ -123,7 +112,7 @@ class LogNormalDropout(Guide):
         return {name: q.over_units(q.log_alpha < bound).expand(q.loc.shape) for name, q in posteriors.items()}
 
     def describe(self) -> str:
-        return f"LogNormalDropout(low={self.low:g}, high={self.high:g})"
+        return f"LogNormalDropout(low={LOW:g}, high={HIGH:g})"
 
 
 class CorrelatedLogNormal(WeightDistribution):
@@ -132,8 +121,7 @@ class CorrelatedLogNormal(WeightDistribution):
     Args:
         loc: M, shape ``batch_shape + event_shape``.
         noise_loc, noise_log_scale: mu and ln sigma, tensors that broadcast to ``batch_shape + noise_shape``, limited to
-            [low, high] and [-10, 5].
-        low, high: a and b, the bounds of ln s.
+            [-20, 0] and [-10, 5].
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
@@ -146,17 +134,13 @@ class CorrelatedLogNormal(WeightDistribution):
         loc: Tensor,
         noise_loc: Tensor,
         noise_log_scale: Tensor,
-        low: float = -20.0,
-        high: float = 0.0,
         *,
         event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        self.noise_loc: Tensor = _projected(noise_loc, low, high)
+        self.noise_loc: Tensor = _projected(noise_loc, LOW, HIGH)
         self.noise_log_scale: Tensor = _projected(noise_log_scale, *_LOG_SCALES)
-        self.low: float = low
-        self.high: float = high
         super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
 
     @property
@@ -181,9 +165,8 @@ class CorrelatedLogNormal(WeightDistribution):
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
-        """The constant is left out once per input unit; it depends on the bounds."""
-        number = (self.batch_shape + self.noise_shape).numel()
-        return ConstantLeftOut(number, "units", ("log-normal", self.low, self.high))
+        """The constant is left out once per input unit."""
+        return ConstantLeftOut((self.batch_shape + self.noise_shape).numel(), "units", ("log-normal", LOW, HIGH))
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape
@@ -197,23 +180,23 @@ class CorrelatedLogNormal(WeightDistribution):
         _, sigma, lower, upper = self._parameters(self.loc.dtype)
         mass = torch.special.ndtr(upper) - torch.special.ndtr(lower)
         ends = (lower * _density(lower) - upper * _density(upper)) / (2 * mass)
-        constant = math.log(self.high - self.low) - math.log(2 * math.pi * math.e) / 2
+        constant = math.log(HIGH - LOW) - math.log(2 * math.pi * math.e) / 2
         return self.total((constant - sigma.log() - mass.log() - ends).expand(self.batch_shape + self.noise_shape))
 
     def _parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """mu, sigma, A and B."""
         mu, sigma = self.noise_loc.to(dtype), self.noise_log_scale.to(dtype).exp()
-        return mu, sigma, (self.low - mu) / sigma, (self.high - mu) / sigma
+        return mu, sigma, (LOW - mu) / sigma, (HIGH - mu) / sigma
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Samples of s by the inverse distribution function of ln s, which is accurate because mu is within [low, high]."""
+        """Samples of s by the inverse distribution function of ln s, which is accurate because mu is within [-20, 0]."""
         wide = torch.promote_types(dtype, torch.float32)
         mu, sigma, lower, upper = self._parameters(wide)
         below, above = torch.special.ndtr(lower), torch.special.ndtr(upper)
         uniform = torch.rand(shape, dtype=wide, device=self.loc.device)
         edge = torch.finfo(wide).eps / 2  # 0 and 1 are at infinity
         normal = torch.special.ndtri((below + (above - below) * uniform).clamp(edge, 1 - edge))
-        return (mu + sigma * normal).clamp(self.low, self.high).exp().to(dtype)
+        return (mu + sigma * normal).clamp(LOW, HIGH).exp().to(dtype)
 
     def _log_moment(self, power: int) -> Tensor:
         """ln E[s^power] in float64, since exponents of opposite signs reach 4e4."""
@@ -225,9 +208,9 @@ class CorrelatedLogNormal(WeightDistribution):
 @pair(
     CorrelatedLogNormal,
     LogUniform,
-    lambda q, p: Convention(
+    Convention(
         "up_to_constant",
-        f"of the scales, from ln s uniform on [{q.low:g}, {q.high:g}]; the weights are point estimates without a prior",
+        f"of the scales, from ln s uniform on [{LOW:g}, {HIGH:g}]; the weights are point estimates without a prior",
     ),
 )
 def _from_log_uniform(q: CorrelatedLogNormal, p: LogUniform) -> Tensor:
@@ -235,8 +218,8 @@ def _from_log_uniform(q: CorrelatedLogNormal, p: LogUniform) -> Tensor:
 
 
 _NO_DENSITY = (
-    "log-normal dropout has no density over weights, since those of an input unit lie on a ray. Its scales have a prior, by "
-    "the guide's low and high, its weights none: use priors.LogUniform, for which the KL divergence is that of the scales"
+    "log-normal dropout has no density over weights, since those of an input unit lie on a ray. Its scales have a prior, "
+    "its weights none: use priors.LogUniform, for which the KL divergence is that of the scales"
 )
 refuse(CorrelatedLogNormal, Distribution, lambda q, p: None if isinstance(p, LogUniform) else _NO_DENSITY)
 
@@ -277,14 +260,3 @@ def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
     """ln(Phi(upper) - Phi(lower)) for lower <= 0, also where both are far below."""
     most = torch.special.log_ndtr(upper)
     return most + torch.log(-torch.expm1(torch.special.log_ndtr(lower) - most))
-
-
-def _bounds(low: float, high: float) -> tuple[float, float]:
-    low, high = (
-        real(bound, name, "a bound of ln s", least=-80, most=80) for name, bound in (("low", low), ("high", high))
-    )
-    if not low < high:
-        raise ValueError(
-            f"low and high are bounds of ln s and must be finite with low < high; got {low:g} and {high:g}"
-        )
-    return low, high

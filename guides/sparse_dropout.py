@@ -18,12 +18,15 @@ for prediction only: it has atoms at 0, so it has no KL divergence from a prior 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.checks import HasWeights, real, shown
-from pyrodrop.distributions import CutNormal, InputUnits, MultiplicativeNormal, PrunedNormal
+from pyrodrop.distributions import CutNormal, MultiplicativeNormal
+from pyrodrop.distributions.multiplicative_normal import PrunedNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
 
@@ -40,7 +43,6 @@ class SparseDropout(Guide):
         cut: during training, set the mean of weights with ln alpha at or above this value to 0, see
             `distributions.CutNormal`. None never does.
         log_alpha_range: bounds that ln alpha is clamped to; the default of the class if None.
-        rate_prior: distribution of every alpha, whose log density training adds to the ELBO (see `Guide`); None for none.
 
     Raises:
         ValueError: the lower bound of `log_alpha_range` is not below the upper bound, a value is NaN or infinite, or
@@ -68,9 +70,8 @@ class SparseDropout(Guide):
         *,
         cut: float | None = None,
         log_alpha_range: tuple[float, float] | None = None,
-        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model, rate_prior)
+        super().__init__(model)
         self.cut: float | None = (
             None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
         )
@@ -148,12 +149,15 @@ class Pruned(Guide):
     """
 
     def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
-        shapes = {name: guide.loc[name].shape for name in guide.sites}
-        if {name: mask.shape for name, mask in keep.items()} != shapes:
+        weights = {name: guide.loc[name] for name in guide.sites}
+        shapes = {name: (weight.shape, torch.bool) for name, weight in weights.items()}
+        if {name: (mask.shape, mask.dtype) for name, mask in keep.items()} != shapes:
             raise ValueError(
-                f"keep must have a mask of the shape of each weight, {shapes}; got masks of {', '.join(keep)}"
+                f"keep must have a mask of the shape of each weight, torch.bool; got masks of {', '.join(keep)}"
             )
-        super().__init__(_Sites(guide))
+        super().__init__(
+            SimpleNamespace(weight_sites=lambda: weights, hyper_sites=dict, input_units=lambda: guide.units)
+        )
         self.guide = guide
         self.keep = keep
 
@@ -178,19 +182,3 @@ def _range(bounds: tuple[float, float]) -> tuple[float, float]:
     if not low < high:
         raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {bounds}")
     return low, high
-
-
-class _Sites:
-    """The weights of a model as `Guide` needs them, taken from another guide of that model."""
-
-    def __init__(self, guide: SparseDropout) -> None:
-        self.guide = guide
-
-    def weight_sites(self) -> dict[str, Tensor]:
-        return {name: self.guide.loc[name] for name in self.guide.sites}
-
-    def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
-        return {}
-
-    def input_units(self) -> dict[str, InputUnits]:
-        return self.guide.units

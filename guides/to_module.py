@@ -32,7 +32,7 @@ def to_module(run: Any) -> nn.Module:
         passes are draws from the posterior, with independent masks per example.
 
     Raises:
-        TypeError: `run` has no model and guide, or its network is not from `pyrodrop.read`.
+        TypeError: the network of `run` is not from `pyrodrop.read`, or its guide is none of `pyrodrop.guides`.
         ValueError: the guide is not the dropout of the network: it has other rates, noise besides masks, or masks that the
             network does not draw; or the run standardised its data, which the network does not.
 
@@ -46,17 +46,13 @@ def to_module(run: Any) -> nn.Module:
         >>> torch.allclose(pyrodrop.guides.to_module(reading)[3].weight, net[3].weight)
         True
     """
-    if isinstance(run, type) or not (hasattr(run, "model") and hasattr(run, "guide")):
-        raise TypeError(f"run must be a Reading, or a Fit of its model and guide; got {shown(run)}")
-    model, guide = run.model, run.guide
-    dropouts = getattr(model, "dropouts", None)
-    if dropouts is None:
+    model, guide = getattr(run, "model", None), getattr(run, "guide", None)
+    dropouts: Any = getattr(model, "dropouts", None)
+    if model is None or dropouts is None or not isinstance(guide, HasPosterior):
         raise TypeError(
-            "to_module gives back a network that pyrodrop.read has read; the network of this run has no dropout of its own, "
-            "so its passes would not be draws. Fit.compress gives a plain network of posterior means"
+            "run must be a Reading of pyrodrop.read, or a Fit of its model and a guide of pyrodrop.guides, whose network "
+            f"drops units itself; got {shown(run)}: Fit.compress gives a plain network of posterior means"
         )
-    if not isinstance(guide, HasPosterior):
-        raise TypeError(f"to_module needs a guide of pyrodrop.guides; got {type(guide).__name__}")
     for units, data in ((model.inputs, "x"), (model.targets, "y")):
         if bool((units.loc != 0).any() or (units.scale != 1).any()):
             raise ValueError(

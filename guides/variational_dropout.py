@@ -43,8 +43,6 @@ class VariationalDropout(Guide):
             training objective is not a bound on the evidence: `Fit.elbo` uses the unscaled KL divergence, `Fit.objective`
             the scaled one.
         drop_rate: determines the initial alpha = drop_rate / (1 - drop_rate), which must be below `max_alpha`.
-        rate_prior: distribution of every alpha, such as ``dist.LogNormal(-2.0, 1.0)``, whose log density training adds to
-            the ELBO (see `Guide`); None for none.
 
     Raises:
         ValueError: an argument is out of range, type A is combined with ``rates="weight"``, or noise per input unit is used
@@ -68,9 +66,8 @@ class VariationalDropout(Guide):
         max_alpha: float = 1.0,
         kl_scale: float = 1.0,
         drop_rate: float = 0.1,
-        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model, rate_prior)
+        super().__init__(model)
         self.kind: Kind = one_of(kind, Kind, "kind")
         self.granularity: Granularity = one_of(rates, Granularity, "rates")
         if self.kind == "A" and rates == "weight":

@@ -11,11 +11,10 @@ https://doi.org/10.1162/neco.1992.4.3.448.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -27,7 +26,6 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
-from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
@@ -110,7 +108,6 @@ class NetworkModel(Part, LocalModule):
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed: tuple[str, ...] = parameters.fixed
-        self._constant = set(self.fixed) - drawn_anew(network)
         self._names = parameters.names
         self._units = assign_input_units(network, parameters, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
@@ -127,7 +124,6 @@ class NetworkModel(Part, LocalModule):
         self.in_features = in_features
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
-        self.settled = False  # whether its priors are in the units of its standardisation, which is then fixed
         self.columns: Columns | None = None  # of the data frame that it was trained on
         # A sentence about the Python attributes that forward changes; empty if there are none.
         self.changes_itself: str = ""
@@ -200,14 +196,14 @@ class NetworkModel(Part, LocalModule):
         """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
         them at construction, such as `MLP` with `input_gain`; and those of the likelihood, such as a learned noise.
 
-        This also redraws the prior function of a `models.WithPriorFunction` and the anchors of `priors.Anchored`.
+        This also redraws what priors draw (`Prior.initial`).
 
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
         Raises:
             ValueError: a module has parameters but no ``reset_parameters`` method; the message names it.
         """
-        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self._constant})
+        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
         self._arrange(new)
         self.likelihood = self.likelihood.anew()
         self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})
@@ -222,33 +218,6 @@ class NetworkModel(Part, LocalModule):
             if first in self.free:
                 self.free[first].copy_(value)
 
-    def with_priors(self, priors: Mapping[str, Prior]) -> Self:
-        """A copy with other priors, for the next data. Its weights start at the means of the priors; the standardisation
-        stays the same. Parameters without a prior, such as biases with ``bias_prior=None`` and a learned precision, keep
-        their values and are then trained on the next data alone.
-
-        Args:
-            priors: a prior for every weight, by the name of its site, as `priors.from_posterior` returns.
-
-        Raises:
-            ValueError: a weight has no prior or an unknown one, or a prior has another shape. When it is trained: the data
-                have another standardisation; `data.Dataset.like` of the first ones makes data with the same.
-            TypeError: `priors` is no mapping of `Prior`s.
-        """
-        chosen = dict(instance(priors, Mapping, "priors", "a mapping from the names of sites to priors"))
-        if chosen.keys() != self.priors.keys():
-            wrong = sorted(map(str, chosen.keys() ^ self.priors.keys()))
-            raise ValueError(f"priors must have one for each of the {len(self.priors)} weights; differs in {wrong[:4]}")
-        for name, prior in chosen.items():
-            instance(prior, Prior, f"priors[{name!r}]", "a Prior of pyrodrop.priors")
-        model = copy.deepcopy(self)
-        model.priors = {name: chosen[name] for name in self.priors}
-        for name, value in model.weight_sites().items():
-            model.priors[name].for_site(name, value, self._units[name])
-        model._set_initial({n: model.priors[n].initial(value) for n, value in model.weight_sites().items()})
-        model.settled = True
-        return model
-
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
         """Change the initial values that the network's modules drew, in place, for classes with another initialisation."""
 
@@ -256,18 +225,14 @@ class NetworkModel(Part, LocalModule):
         """Use the standardisation of `data`. Later calls still pass x and y in the units of the data.
 
         Also stores the columns of `data`, so that predictions find those of a data frame by name, and initialises the
-        likelihood from y (`likelihoods.Gaussian`). A model from `with_priors` raises a ValueError for a new standardisation.
+        likelihood from y (`likelihoods.Gaussian`).
         """
         self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
-        inputs = self.inputs if data.inputs is None else data.inputs.beside(reference)
-        targets = self.targets if data.targets is None else self.likelihood.units(data.targets).beside(reference)
-        if self.settled and not (inputs.equals(self.inputs) and targets.equals(self.targets)):
-            raise ValueError(
-                "data must have the standardisation of those that the priors come from, in whose units the weights are: "
-                "make them with like() of the earlier data set, or pass tensors in the units of the data"
-            )
-        self.inputs, self.targets = inputs, targets
+        if data.inputs is not None:
+            self.inputs = data.inputs.beside(reference)
+        if data.targets is not None:
+            self.targets = self.likelihood.units(data.targets).beside(reference)
         self.likelihood.start(data.y)
 
     def describe(self) -> str:

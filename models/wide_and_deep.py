@@ -76,20 +76,11 @@ class WideAndDeep(NetworkModel):
         Args:
             low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
             of_line: whether the line is also constant beyond the box; if False, it is not changed.
-
-        Raises:
-            ValueError: the shapes are not ``[D]``.
         """
         network: _Network = self.network  # type: ignore[assignment]
-        inputs = len(network.slopes)
-        if low.shape != (inputs,) or high.shape != (inputs,):
-            raise ValueError(
-                f"low and high must have the shape [{inputs}]; got {list(low.shape)} and {list(high.shape)}"
-            )
         for ends, values in ((network.low, low), (network.high, high)):
-            ends[0] = values
-            if of_line:
-                ends[1] = values
+            for row in range(1 + of_line):
+                ends[row].copy_(values)
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
@@ -105,12 +96,11 @@ class WideAndDeep(NetworkModel):
             ValueError: the shapes differ from these.
         """
         network: _Network = self.network  # type: ignore[assignment]
-        shapes, (inputs, outputs) = [list(tensor.shape) for tensor in (slopes, intercept, scale)], network.slopes.shape
-        columns = shapes[0][-1] if shapes[0] else 0
-        if not 0 < columns <= outputs or shapes != [[inputs, columns], [columns], [columns]]:
+        columns = slopes.shape[-1]
+        if slopes.shape != network.slopes[:, :columns].shape or not intercept.shape == scale.shape == (columns,):
             raise ValueError(
-                f"slopes, intercept and scale must have the shapes [{inputs}, T], [T] and [T], T at most {outputs}; got "
-                f"{', '.join(map(str, shapes))}"
+                f"slopes must have shape [{len(network.slopes)}, T], intercept and scale [T]; got {list(slopes.shape)}, "
+                f"{list(intercept.shape)} and {list(scale.shape)}"
             )
         network.slopes[:, :columns] = slopes
         network.intercept[:columns] = intercept

@@ -53,7 +53,6 @@ from pyrodrop.checks import count, counts, instance, one_of, public, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.columns import read_frame
-from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import (
@@ -62,7 +61,6 @@ from pyrodrop.likelihoods import (
     HeteroscedasticGaussian,
     HeteroscedasticLogNormal,
     Likelihood,
-    Ordinal,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, WideAndDeep
@@ -206,11 +204,11 @@ class Recipe(Described):
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
         )
-        lines = [self._line(rows) for rows in training] if _learned(likelihood) else []
+        lines = [self._line(rows) for rows in training] if isinstance(likelihood, HeteroscedasticGaussian) else []
         models = [model for model in self.models for _ in training]
         if lines:
             pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
-            models = [_around(model, line, line.error.square(), self._unit) for model, line in pairs]
+            models = [_around(model, line, line.error.square()) for model, line in pairs]
             for model in models if series else ():
                 model.network.low[1], model.network.high[1] = -torch.inf, torch.inf  # type: ignore[index, operator]
         with collected() as messages:
@@ -292,7 +290,7 @@ class Recipe(Described):
                 _widen(member, factor)
         wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
-            [_alone(fit, line, factor, unit) for fit, line in zip(groups[0], each, strict=True)]
+            [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
             for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
         return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
@@ -306,25 +304,18 @@ class Recipe(Described):
         rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
         y = self.data.y.double().cpu()
         off = y[rows] - sum(share * mean for share, mean in zip(shares, means, strict=True))
-        large = off.square().nanmean(0).sqrt() > _EXPLAINED * (y - y.nanmean(0)).square().nanmean(0).sqrt()
+        large = off.square().mean(0).sqrt() > _EXPLAINED * y.std(0, correction=0)
         return max((related(column, rows) for column, some in zip(off.T, large, strict=True) if some), default=0.0)
 
     def _warn_of_negative_r2(self, run: Replicates, steps: int) -> None:
         """Warn if R2 of the training rows is below 0: then the mean of y predicts them better than the networks."""
         if steps < TRIAL or not self.data.y.is_floating_point():
             return
-        rows = torch.linspace(0, len(self.data) - 1, min(len(self.data), _SCORED)).long()
-        data = self.data.rows(rows)
+        data = self.data.rows(torch.linspace(0, len(self.data) - 1, min(len(self.data), _SCORED)).long())
         y, mean = data.y.double().cpu(), run.predict(data.x, _FEW_DRAWS * len(run), seed=0).mean.double().cpu()
-        off = ((y - mean) / y.std(0, correction=0)).square()
-        r2 = 1 - float(off.mean())
+        r2 = 1 - float(((y - mean) / y.std(0, correction=0)).square().mean())
         if not r2 >= 0:
-            worst = int(off.nan_to_num(torch.inf).sum(1).argmax())
-            say(
-                f"R2 of the training rows is {r2:.3g}: the mean of y predicts them better than these networks do. Row "
-                f"{int(rows[worst])} has y = {float(y[worst, 0]):.4g} and the mean {float(mean[worst, 0]):.4g}: look for "
-                "what is special in its x, or take likelihoods.Gaussian(), whose noise does not depend on x"
-            )
+            say(f"R2 of the training rows is {r2:.3g}: the mean of y predicts them better than these networks do")
 
 
 def regressor(
@@ -334,7 +325,6 @@ def regressor(
     categories: Sequence[Any] = (),
     posterior: Posterior = dropout,
     hidden: Sequence[int] = _HIDDEN,
-    likelihood: Likelihood | None = None,
 ) -> Recipe:
     """A regression of one or several columns of numbers on a table of numbers.
 
@@ -355,16 +345,12 @@ def regressor(
             median or its most frequent category. ``recipe.data.columns`` describes this, and predictions take frames.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
-        likelihood: distribution of y; if None, ``likelihoods.HeteroscedasticGaussian("softplus")`` or
-            ``HeteroscedasticLogNormal``, as above. With these and with ``likelihoods.Gaussian()``, there is a line, and
-            factors of the variance are chosen on the rows left out. With any other likelihood there is no line, and only
-            the weights of the networks are chosen on these rows. With `likelihoods.Ordinal`, y are labels, ``[N]``.
 
     Raises:
-        TypeError: x is no single table of numbers; an argument is of another type; replicates have no mixture of the
-            distributions of y; a column of a frame has dates, or values of several types.
-        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels and `likelihood` is no `Ordinal`;
-            a column of y is constant and its noise is learned; `hidden` is empty; text has too many values for categories.
+        TypeError: x is no single table of numbers; an argument is of another type; a column of a frame has dates, or values
+            of several types.
+        ValueError: there are fewer than 10 rows; no column of x varies; y are class labels; a column of y is constant and
+            its noise is learned; `hidden` is empty; text has too many values for categories.
 
     Example:
         >>> import torch, pyrodrop
@@ -376,35 +362,19 @@ def regressor(
     """
     instance(categories, list | tuple, "categories", "a list of names of columns")
     order, data = order_of(data), _table(data, target, categories)
-    of_element = getattr(likelihood, "likelihood", likelihood)  # that of a `Missing`
-    if likelihood is not None and isinstance(of_element, Ordinal):
-        return _recipe(
-            standardised(data.with_values(y=likelihood.as_target(data.y))),
-            likelihood,
-            _OF_Y,
-            posterior,
-            hidden,
-            1,
-            order,
-        )
-    if isinstance(of_element, Categorical) or _classes(data):
-        raise ValueError(
-            "data must have a y of numbers; got class labels: use recipes.classifier(data), or likelihoods.Ordinal(classes) "
-            "if they have an order"
-        )
+    if _classes(data):
+        raise ValueError("data must have a y of numbers; got class labels: use recipes.classifier(data)")
     y = _real(data.y[:, None] if data.y.dim() == 1 else data.y)
     if y.dim() != 2:
         raise ValueError(f"data must have columns of y, [N] or [N, T]; got shape {list(y.shape)}")
     data = standardised(data.with_values(y=y))
-    likelihood = _noise(data) if likelihood is None else likelihood
-    instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.HeteroscedasticGaussian()")
     same = (y == y[0]).all(0)
-    if _learned(likelihood) and bool(same.any()):
+    if bool(same.any()):
         raise ValueError(
             f"data must have a y that varies, of which the noise is learned; got {float(y[0][same][0]):g} in all {len(y)} "
             "rows"
         )
-    return _recipe(data, likelihood, _OF_Y, posterior, hidden, y.shape[1], order)
+    return _recipe(data, _noise(data), _OF_Y, posterior, hidden, y.shape[1], order)
 
 
 def classifier(
@@ -594,28 +564,12 @@ def _recipe(
         if skewed:
             model.likelihood.start(data.y)  # of all rows, not of the parts
         model.set_range(x.amin(0), x.amax(0), of_line=skewed)
-    _check_mixture(copy.deepcopy(models[0]), x[:1], copy.deepcopy(data.targets or Standardize()))
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
         "estimator": "local", "seed": 0, "engine": "traced" if steps <= _MOST_STEPS else "auto",
     }  # fmt: skip
     return Recipe(data, models, posterior, settings, order)
-
-
-def _check_mixture(model: WideAndDeep, x: Tensor, targets: Standardize) -> None:
-    """Raise a TypeError, before training, if there is no mixture of the distributions of y of several networks."""
-    likelihood = model.likelihood
-    with torch.no_grad():
-        outputs = model.network(x.cpu().float())[None]
-        made, _ = likelihood.predictive(outputs, likelihood.units(targets.cpu()))
-    try:
-        rebuilt(Tensor.clone, made)
-    except TypeError as error:
-        raise TypeError(
-            f"likelihood must have a distribution of y of which networks make a mixture; got {likelihood.describe()}: "
-            f"{error}"
-        ) from None
 
 
 def _even(rows: int) -> int:
@@ -675,38 +629,27 @@ def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, 
     return Replicates(fits, failed, each)
 
 
-def _around(model: Any, line: Line, variance: Tensor, unit: Standardize, *, alone: bool = False) -> WideAndDeep:
+def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) -> WideAndDeep:
     """The model, changed in place, around a line, or as the line alone. The noise starts at this variance at outputs of 0,
     or stays there without the network; the variance is in standardised units."""
     assert isinstance(model, WideAndDeep)
     model.set_line(line.slopes, line.intercept, line.error, alone=alone)
-    likelihood = model.likelihood
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        likelihood.factor = (variance / (likelihood.variance_at_zero if alone else 1.0)).to(likelihood.factor)
-    else:
-        model.likelihood = Gaussian((1 / (variance * unit.scale.square())).tolist(), learned=not alone)
+    likelihood: Any = model.likelihood
+    likelihood.factor = (variance / (likelihood.variance_at_zero if alone else 1.0)).to(likelihood.factor)
     return model
 
 
-def _alone(fit: Fit, line: Line, factor: Tensor, unit: Standardize) -> Fit:
+def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
-    return replace(fit, model=_around(model, line, line.error.square() * factor, unit, alone=True), guide=guide)
+    return replace(fit, model=_around(model, line, line.error.square() * factor, alone=True), guide=guide)
 
 
 def _widen(fit: Fit, factor: Tensor) -> None:
     """Multiply the variance of the noise, of every column of y."""
     assert isinstance(fit.model, WideAndDeep)
-    likelihood = fit.model.likelihood
-    if isinstance(likelihood, HeteroscedasticGaussian):
-        likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
-    else:
-        fit.model.likelihood = Gaussian((likelihood.precision.detach().double().cpu() / factor).reshape(-1).tolist())
-
-
-def _learned(likelihood: Likelihood) -> bool:
-    """Whether the noise is Gaussian and learned, so that factors of it are chosen on the rows left out."""
-    return isinstance(likelihood, HeteroscedasticGaussian) or (isinstance(likelihood, Gaussian) and likelihood.learned)
+    likelihood: Any = fit.model.likelihood
+    likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
 
 
 class Line(NamedTuple):

@@ -125,13 +125,6 @@ class Standardize(torch.nn.Module):
         with it f, by more than 2e-5 of scale."""
         return copy.deepcopy(self).to(weight.device, _holding(self.loc, self.scale, weight.dtype))
 
-    def equals(self, other: Standardize) -> bool:
-        """Whether both have the same locations and scales."""
-        return all(
-            torch.equal(*torch.broadcast_tensors(mine, its.to(mine)))
-            for mine, its in ((self.loc, other.loc), (self.scale, other.scale))
-        )
-
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         """Load saved values of any shape, scalar or ``[D]``; values in float64 stay in float64."""
         for name in ("loc", "scale"):
@@ -179,10 +172,6 @@ def within(values: Tensor, dtype: torch.dtype, share: float) -> Tensor:
     """
     if not values.numel():
         return torch.ones(values.shape[1:], dtype=torch.bool)
-    most = torch.finfo(dtype).eps / 2 * torch.maximum(values.amax(0), -values.amin(0))
-    near = most <= share * values.std(0, correction=0)
-    if bool(near.all()):  # without a copy of all values
-        return near
     seen = values.isfinite()
     changed = (values.to(dtype).to(values.dtype) - values).abs().masked_fill(~seen, 0.0).amax(0)
     count = seen.sum(0).clamp_min(1)
@@ -203,10 +192,8 @@ def check_spread(values: Tensor, name: str, least: float) -> None:
     """
     if not values.is_floating_point():
         return
-    low, high = values.amin(0), values.amax(0)
-    if not bool((low.isfinite() & high.isfinite()).all()):  # otherwise without a copy of all values
-        outside = ~values.isfinite()
-        low, high = values.masked_fill(outside, math.inf).amin(0), values.masked_fill(outside, -math.inf).amax(0)
+    outside = ~values.isfinite()
+    low, high = values.masked_fill(outside, math.inf).amin(0), values.masked_fill(outside, -math.inf).amax(0)
     spread = (high.double() - low.double()).reshape(-1)
     small = ((spread > 0) & (spread < least)).nonzero()
     if len(small):

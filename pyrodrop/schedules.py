@@ -12,49 +12,28 @@ Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
-from pyrodrop.checks import Count, Real, checked, public
+from pyrodrop.checks import count, public, real
 
 __all__ = ["KLSchedule", "LRSchedule", "cosine", "linear", "staircase"]
 public(__name__, __all__)
 
 
-@dataclass(frozen=True)
-class _Schedule:
-    """A formula by name and the arguments after its first, so that it can be printed, compared and pickled."""
-
-    name: str
-    arguments: tuple[tuple[str, float], ...]
-
-    def __call__(self, done: float) -> float:
-        return _FORMULAS[self.name](done, **dict(self.arguments))
-
-    def __str__(self) -> str:
-        """The call that creates this schedule."""
-        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.arguments)})"
-
-
-class KLSchedule(_Schedule):
+class KLSchedule:
     """The weight of the KL divergence as a function of completed epochs, for ``fit(kl_weight=...)``."""
 
 
-class LRSchedule(_Schedule):
+class LRSchedule:
     """A factor of the learning rate as a function of completed steps, for ``fit(lr_schedule=...)``."""
 
 
-@checked
-def linear(
-    epochs: Annotated[float, Real("the length of the increase", above=0)],
-    *,
-    start: Annotated[float, Real("the weight before the increase", least=0, most=1)] = 0.0,
-    after: Annotated[float, Real("the epoch at which the increase begins", least=0)] = 0.0,
-) -> KLSchedule:
+@dataclass(frozen=True)
+class linear(KLSchedule):  # noqa: N801 - as in `torch.optim`'s functions
     """A weight of the KL divergence that grows linearly to 1.
 
-    Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, released code.
+    References:
+        Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, released code.
 
     Args:
         epochs: length of the increase, in epochs.
@@ -71,27 +50,44 @@ def linear(
         >>> [weight(epoch) for epoch in (0, 5, 10, 15, 20)]
         [0.0, 0.0, 0.5, 1.0, 1.0]
     """
-    return KLSchedule("linear", (("epochs", epochs), ("start", start), ("after", after)))
+
+    epochs: float
+    start: float = 0.0
+    after: float = 0.0
+
+    def __post_init__(self) -> None:
+        real(self.epochs, "epochs", "the length of the increase", above=0)
+        real(self.start, "start", "the weight before the increase", least=0, most=1)
+        real(self.after, "after", "the epoch at which the increase begins", least=0)
+
+    def __call__(self, epoch: float) -> float:
+        return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
 
 
-@checked
-def staircase(
-    increment: Annotated[float, Real("the growth of the weight per epoch", above=0, most=1)] = 0.02,
-) -> KLSchedule:
+@dataclass(frozen=True)
+class staircase(KLSchedule):  # noqa: N801
     """A weight of the KL divergence that is `increment` in the first epoch and grows by it every epoch, up to 1.
 
     Raises:
         ValueError: `increment` is outside (0, 1].
         TypeError: it is no real number.
     """
-    return KLSchedule("staircase", (("increment", increment),))
+
+    increment: float = 0.02
+
+    def __post_init__(self) -> None:
+        real(self.increment, "increment", "the growth of the weight per epoch", above=0, most=1)
+
+    def __call__(self, epoch: float) -> float:
+        return min(1.0, self.increment * (math.floor(epoch) + 1))
 
 
-@checked
-def cosine(steps: Annotated[int, Count("the number of steps until the learning rate is 0")]) -> LRSchedule:
+@dataclass(frozen=True)
+class cosine(LRSchedule):  # noqa: N801
     """A learning-rate factor that falls from 1 to 0 along half a period of a cosine, and stays at 0.
 
-    Loshchilov & Hutter (2017), SGDR, https://arxiv.org/abs/1608.03983, eq. 5 without restarts.
+    References:
+        Loshchilov & Hutter (2017), SGDR, https://arxiv.org/abs/1608.03983, eq. 5 without restarts.
 
     Args:
         steps: number of steps after which the factor is 0.
@@ -106,11 +102,11 @@ def cosine(steps: Annotated[int, Count("the number of steps until the learning r
         >>> [round(factor(step), 3) for step in (0, 50, 100, 200)]
         [1.0, 0.5, 0.0, 0.0]
     """
-    return LRSchedule("cosine", (("steps", steps),))
 
+    steps: int
 
-_FORMULAS: Mapping[str, Callable[..., float]] = {
-    "linear": lambda epoch, epochs, start, after: min(1.0, start + (1 - start) * max(0.0, epoch - after) / epochs),
-    "staircase": lambda epoch, increment: min(1.0, increment * (math.floor(epoch) + 1)),
-    "cosine": lambda step, steps: 0.5 * (1 + math.cos(math.pi * min(step, steps) / steps)),
-}
+    def __post_init__(self) -> None:
+        count(self.steps, "steps", "the number of steps until the learning rate is 0")
+
+    def __call__(self, step: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))

@@ -31,7 +31,6 @@ from pyrodrop.arrays import as_masked, is_frame, unmasked
 from pyrodrop.checks import count, counts, public, shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns, read_inputs
-from pyrodrop.likelihoods import Categorical, Likelihood, Ordinal
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import Standardize, narrowed
@@ -156,7 +155,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             (`recipes.Recipe.fit`).
         groups: ``"auto"`` to leave out blocks of rows where the order of the rows means something, as in a series;
             ``"blocks"`` always; None never, as for rows that are predicted at random places of the same table.
-        likelihood: distribution of y; None for Gaussian noise, of y or of its logarithm, whose variance depends on x.
         max_steps: number of steps of each training; None for that of `recipes.regressor`.
         draws: number of draws from the posterior for a prediction.
         random_state: a seed, a ``RandomState``, or None for another seed in every fit.
@@ -186,7 +184,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
         groups: str | None = "auto",
-        likelihood: Likelihood | None = None,
         max_steps: int | None = None,
         draws: int = 200,
         random_state: Any = None,
@@ -200,7 +197,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             draws=draws,
             random_state=random_state,
         )
-        self.likelihood = likelihood
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X ``[n, D]``, an array of numbers or a data frame, with or without gaps, and y ``[n]`` or ``[n, T]``.
@@ -212,14 +208,9 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         x, y = self._read(X, y, y_numeric=True, multi_output=len(shape) == 2 and shape[1] > 1)
         if y.dtype.kind not in "biuf":
             raise ValueError(f"y must be numbers; got dtype {y.dtype}: NetworkClassifier takes labels")
-        if isinstance(self.likelihood, Categorical | Ordinal):
-            raise ValueError(
-                f"likelihood must be of numbers; got {self.likelihood.describe()}, of class labels: take NetworkClassifier, "
-                "or recipes.regressor for classes that have an order"
-            )
         columns = narrowed(torch.tensor(y.reshape(len(y), -1), dtype=torch.float64))
         self._of_one_column = y.ndim == 1
-        return self._fit(recipes.regressor(self._data(x, columns), likelihood=self.likelihood, **self._chosen()))
+        return self._fit(recipes.regressor(self._data(x, columns), **self._chosen()))
 
     def predict(self, X: Any, return_std: bool = False, quantiles: Sequence[float] | None = None) -> Any:
         """The mean of y, ``[n]`` or ``[n, T]`` as the y of ``fit``, and optionally standard deviations and quantiles.

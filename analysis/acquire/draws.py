@@ -1,6 +1,6 @@
 """The draws of a prediction from which information is computed: class probabilities, or Gaussians of one real y.
 
-Classes are those of `Categorical`, of `Ordinal`, and of `Bernoulli` with one target, which has two.
+Classes are those of `Categorical`, and of `Bernoulli` with one target, which has two.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
     single = distribution.batch_shape.numel() == draws * prediction.f.shape[1] and distribution.event_shape.numel() == 1
     if not single or not isinstance(base, Categorical | Bernoulli | Normal):
         raise TypeError(
-            f"{needed_by} needs a prediction of one label per row (Categorical, Ordinal, or Bernoulli of one target), or of "
+            f"{needed_by} needs a prediction of one label per row (Categorical, or Bernoulli of one target), or of "
             f"one real y with Gaussian noise; got {type(base).__name__} with y of shape "
             f"{[*distribution.batch_shape[2:], *distribution.event_shape]} in every row"
         )

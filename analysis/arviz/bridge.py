@@ -6,7 +6,7 @@
                                 weights by name, if requested
     posterior_predictive        y            [chain, draw, obs_id]
     log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n), where k-hat is at most 0.7
-    observed_data               y            [obs_id]                         y_lower, y_upper under `likelihoods.Censored`
+    observed_data               y            [obs_id]
     constant_data               x            [obs_id] or [obs_id, feature]
                                 noise_sd, drop_rate | alpha                   if the user set them
     predictions                 f, y         [chain, draw, pred_id]
@@ -55,7 +55,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader
 from pyrodrop.guides.guide import ALPHA
-from pyrodrop.likelihoods import Censored, Gaussian
+from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled, SampledProgram
@@ -210,19 +210,15 @@ def _tree(
     groups["log_likelihood"] = xr.Dataset(
         {"y": (("chain", "draw", "obs_id"), _stack([chain_draws.log_likelihood for chain_draws in train_parts]))}
     )
-    groups["observed_data"] = xr.Dataset(
-        _observed("y", train.y, "obs_id", ends=_of_ends(first, train.y, parts[0][0].y))
-    )
+    groups["observed_data"] = xr.Dataset(_observed("y", train.y, "obs_id"))
     groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
         test_parts = [further for _, further in parts if further is not None]
         groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
         constant = _inputs(test_x, "pred_id")
         if test_y is not None:
-            ends = _of_ends(first, test_y, test_parts[0].y)
-            if not ends:
-                _check_observed(test_y, test_parts[0].y)
-            constant |= _observed("y_observed", test_y, "pred_id", ends=ends)
+            _check_observed(test_y, test_parts[0].y)
+            constant |= _observed("y_observed", test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
     power = fit.settings.get("likelihood_power", 1.0) if isinstance(fit, Sampled) else 1.0
     return _finished(groups, attrs, log_likelihood, power, seed, about)
@@ -412,21 +408,9 @@ def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple
     return ("chain", "draw", points, *_of_example(name, stacked.ndim - 3, last)), stacked
 
 
-def _observed(name: str, y: Tensor, points: str, *, ends: bool) -> Variables:
-    """Observations, or the two ends of each."""
-    if ends:
-        lower, upper = y.chunk(2, -1)
-        return _observed(f"{name}_lower", lower, points, ends=False) | _observed(
-            f"{name}_upper", upper, points, ends=False
-        )
+def _observed(name: str, y: Tensor, points: str) -> Variables:
     values = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
     return {name: ((points, *_of_example("y", values.dim() - 1, "target")), values.cpu().numpy())}
-
-
-def _of_ends(run: Any, y: Tensor, drawn: Tensor) -> bool:
-    """Whether y has the ends of intervals: under `Censored`, and twice as many columns as the draws ``[S, N, D]`` of y."""
-    of_ends = isinstance(getattr(getattr(run, "model", None), "likelihood", None), Censored)
-    return of_ends and list(y.shape) == [len(y), 2 * drawn.shape[-1]]
 
 
 def _inputs(x: Inputs, points: str) -> Variables:

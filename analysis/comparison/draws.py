@@ -32,7 +32,7 @@ from pyrodrop.files import under
 from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import aligned, per_row
-from pyrodrop.likelihoods.censored import check_complete
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction import draws as functions

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from pyrodrop.checks import Count, Seed, checked, count, shown
 from pyrodrop.data import Data, Dataset
-from pyrodrop.data.dataset import standardisation_of
-from pyrodrop.likelihoods.censored import check_complete
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.parts import Described
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
@@ -182,5 +181,5 @@ def _subset(data: Dataset, chosen: Tensor) -> Dataset:
         rows.x,
         rows.y,
         inputs=None if data.inputs is None else Standardize.of_inputs(rows.x),
-        targets=None if data.targets is None else standardisation_of(rows.y),
+        targets=None if data.targets is None else Standardize.of(rows.y),
     )

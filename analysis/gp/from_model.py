@@ -119,7 +119,7 @@ def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tupl
 def _variance(model: MLP, name: str) -> Tensor:
     """The prior variance of the weights, or one for every input unit."""
     prior = model.priors[name]
-    if not isinstance(prior, priors.Gaussian):
+    if type(prior) is not priors.Gaussian:
         raise TypeError(f"from_model needs Gaussian priors; the prior of {name!r} is {prior.describe()}")
     return torch.tensor(prior.scale).double().square()
 

@@ -4,7 +4,6 @@ Scores are means over the data's splits: those of `pyrodrop.metrics` for class l
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
     epistemic_sd    for real observations: root mean square of the standard deviation of f
-    log_density     the only score of predictions for censored times
     error_percent, error_percent_averaged     for class labels: in place of accuracy, and for the mean weights (one pass)
     compression     weights over kept weights, if any is kept, for a pruning posterior at the full weight of the KL term
     bits, bits_of_mean_weights      for a label per step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
@@ -40,7 +39,7 @@ from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.guides import Guide, Point
-from pyrodrop.likelihoods import Censored, elements
+from pyrodrop.likelihoods import elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
@@ -123,8 +122,6 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         if isinstance(fit.guide, Guide) and data.y.dim() == 1:
             one_pass = averaged(fit).predict(data.x, 1)
             scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
-    elif isinstance(getattr(fit.model, "likelihood", None), Censored):
-        scores = {"log_density": float(prediction.log_density(data.y).double().mean())}
     else:
         scores = {
             **regression_scores(prediction, data.y),

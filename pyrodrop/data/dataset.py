@@ -15,7 +15,6 @@ from pyrodrop.arrays import copied, tensor_of, without_graph
 from pyrodrop.checks import Inputs, all_finite, instance, mapped, named_parts, num_rows, parts, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data.columns import Columns, read_frame
-from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.scaling import Standardize
 
 _HASHED = 2**20  # number of values that the fingerprint converts at a time
@@ -42,15 +41,14 @@ class Dataset:
     of x to real ones. Rows are matched by their order, never by the index of a pandas table.
 
     NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
-    them unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; they are an error
-    unless the likelihood is a `likelihoods.Censored`, which describes the shape of such a y.
+    them unless the likelihood is a `likelihoods.Missing`.
 
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, rows of unequal length,
             sparse or quantised tensors), nor is x a tuple or mapping of arrays; `inputs` or `targets` is no `Standardize`.
-        ValueError: the tensors of x and y differ in length, are empty, or contain masked values or infinite ones that are no
-            open ends; x contains NaN; a column of y has no observation; x cannot be standardised, but `inputs` is given; or
-            `inputs` or `targets` has another number of columns than the data.
+        ValueError: the tensors of x and y differ in length, are empty, or contain masked or infinite values; x contains NaN;
+            a column of y has no observation; x cannot be standardised, but `inputs` is given; or `inputs` or `targets` has
+            another number of columns than the data.
 
     Example:
         >>> import torch
@@ -265,16 +263,11 @@ class Dataset:
         """
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
-        return self.with_values(inputs=Standardize.of_inputs(self.x), targets=standardisation_of(self.y))
+        return self.with_values(inputs=Standardize.of_inputs(self.x), targets=Standardize.of(self.y))
 
 
 # Data that functions accept: a `Dataset`, or a pair (x, y). Training also accepts the keyword arguments of a Pyro program.
 Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
-
-
-def standardisation_of(y: Tensor) -> Standardize:
-    """The standardisation of the columns of y. If y has open ends: that of the middles or finite ends, for both ends."""
-    return Standardize.of(middles(y).repeat(1, 2) if bool(y.isinf().any()) else y)
 
 
 def check_inputs(x: Inputs, argument: str = "x", *, copy: bool = False) -> Any:
@@ -346,16 +339,13 @@ def _check_standardizable(name: str, values: Any) -> None:
 
 
 def _observations(y: Tensor) -> Tensor:
-    """Check y, in which NaN are missing values and infinities open ends of intervals.
+    """Check y, in which NaN are missing values.
 
     Raises:
-        ValueError: y is empty, has infinite values that are no open ends, or a column without an observation.
+        ValueError: y is empty, or has infinite values or a column without an observation.
     """
     if y.dim() == 0 or len(y) == 0 or not y.is_floating_point() or bool(y.sum().isfinite()):
         return check_finite("y", y)
-    if y.dim() == 2 and y.shape[1] % 2 == 0 and bool(y.isinf().any()):
-        check_ends(y)
-        return y
     absent = y.isnan()
     check_finite("y", y.masked_fill(absent, 0.0))
     if bool(absent.all(0).any()):

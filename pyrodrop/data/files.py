@@ -5,7 +5,6 @@ PYRODROP_DATA names or, if it is not set, downloaded once to the user's cache by
 file enters the cache whole and with the right hash, or not at all.
 
     mauna_loa     Keeling & Whorf (2004), as distributed with statsmodels: monthly means of the weeks with a value
-    larynx        Kardaun (1983), Statistica Neerlandica 37, as in lifelines (MIT licence)
     motorcycle    Silverman (1985), as MASS::mcycle of R
     snelson       Snelson & Ghahramani (2006), Sparse Gaussian processes using pseudo-inputs
     origin        Foong, Burt, Li & Turner (2020), https://arxiv.org/abs/1909.00719: the data set ``origin`` (MIT licence)

@@ -6,9 +6,9 @@
 from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
-from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
+from pyrodrop.distributions.log_uniform import LogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
-from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal, PrunedNormal
+from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pushforward import Pushforward
@@ -26,10 +26,8 @@ __all__ = [
     "MultiplicativeNormal",
     "NoiseForm",
     "PooledNormal",
-    "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
-    "TruncatedLogUniform",
     "WeightDistribution",
     "keep_mask",
 ]

@@ -26,7 +26,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.checks import real, tensor
+from pyrodrop.checks import real
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_log_alpha
@@ -131,28 +131,9 @@ class PrunedNormal(MultiplicativeNormal):
         loc: the means, shape ``batch_shape + event_shape``.
         log_alpha: log of the variance divided by the squared mean, shape ``event_shape``.
         keep: boolean mask of the weights that are kept, shape ``event_shape``.
-
-    Raises:
-        ValueError: if arguments are validated: a value is NaN or infinite, or the shapes do not fit.
-        TypeError: if arguments are validated: an argument is no tensor, or `keep` is not boolean.
     """
 
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:
-        if self.validates(validate_args):
-            tensor(loc, "loc", "the location of a weight", floating=True)
-            tensor(log_alpha, "log_alpha", "the log variance of the noise")
-            if tensor(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype != torch.bool:
-                raise TypeError(
-                    f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}"
-                )
-            for name, value, shape in (
-                ("keep", keep, loc.shape[loc.dim() - keep.dim() :]),
-                ("log_alpha", log_alpha, keep.shape),
-            ):
-                if value.shape != shape or not keep.dim():
-                    raise ValueError(
-                        f"{name} must have the shape of the weight, {list(shape)}; got shape {list(value.shape)}"
-                    )
         self.keep = keep
         self._places = keep.flatten().nonzero()[:, 0]
         super().__init__(

@@ -14,13 +14,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent, constraints
 
-# A value in each support that does not depend on parameters. It replaces missing values, whose gradients are then set to 0.
-_IN_SUPPORT = (
-    (constraints.real, 0.0),
-    (constraints.positive, 1.0),
-    (constraints.nonnegative, 1.0),
-    (constraints.unit_interval, 0.5),
-)
+# Supports that do not depend on parameters. 1/2 replaces missing values, whose gradients are then set to 0.
+_SUPPORTS = (constraints.real, constraints.positive, constraints.nonnegative, constraints.unit_interval)
 
 
 def missing_entries(y: Tensor, value: float) -> Tensor:
@@ -102,10 +97,9 @@ def inside(distribution: Any) -> float:
         support = None
     if support is not None and support.is_discrete:
         return 0
-    inside = [value for known, value in _IN_SUPPORT if support is known]
-    if not inside:
+    if not any(support is known for known in _SUPPORTS):
         raise ValueError(
             "missing observations need a distribution of y whose support is known and does not depend on f, such as real or "
             f"positive numbers, or counts; got {type(distribution).__name__} with {'none' if support is None else support}"
         )
-    return inside[0]
+    return 0.5

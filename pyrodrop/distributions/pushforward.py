@@ -25,7 +25,6 @@ class Pushforward(WeightDistribution):
             noise.
         noise: function of M that returns the distribution of the noise.
         regularizer: function of M that returns Reg(M), a number that replaces the KL divergence.
-        density: function of W and M that returns the log density of W, for a Monte Carlo estimate of the KL divergence.
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
@@ -37,16 +36,14 @@ class Pushforward(WeightDistribution):
         loc: Tensor,
         g: Callable[[Tensor, Tensor], Tensor],
         noise: Callable[[Tensor], TorchDistribution],
-        regularizer: Callable[[Tensor], Tensor] | None = None,
-        density: Callable[[Tensor, Tensor], Tensor] | None = None,
+        regularizer: Callable[[Tensor], Tensor],
         *,
         event_dim: int | None = None,
     ) -> None:
         super().__init__(loc, event_dim=event_dim)
         self.g: Callable[[Tensor, Tensor], Tensor] = g
         self.noise: Callable[[Tensor], TorchDistribution] = noise
-        self.regularizer = regularizer
-        self.density = density
+        self.regularizer: Callable[[Tensor], Tensor] = regularizer
 
     @property
     def mean(self) -> Tensor:
@@ -73,6 +70,4 @@ class Pushforward(WeightDistribution):
         return value
 
     def log_prob(self, value: Tensor) -> Tensor:
-        if self.density is None:
-            raise NotImplementedError("the log density of a Pushforward is unknown: pass density=")
-        return self.density(value, self.loc)
+        raise NotImplementedError("the log density of a Pushforward is unknown")

@@ -7,11 +7,10 @@ rebuilt(lambda *values: torch.cat(values), Normal(a, s), Normal(b, t))   = Norma
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyro.distributions as dist
-import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, MixtureSameFamily
 
@@ -49,26 +48,6 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
         return type(first)(**changed, **further)
     except TypeError as error:
         raise _refusal(first, parameters) from error
-
-
-def on_device(distribution: Any, device: torch.device) -> Any:
-    """The distribution with its parameters on a device. Returns the distribution itself if they are there already.
-
-    Raises:
-        TypeError: a parameter is on another device, and `rebuilt` does not support the distribution.
-    """
-    if all(tensor.device == device for tensor in _tensors(distribution)):
-        return distribution
-    return rebuilt(lambda value: value.to(device), distribution)
-
-
-def _tensors(distribution: Any) -> Iterator[Tensor]:
-    """The tensors that the distribution stores, and those of the distributions that it contains."""
-    for value in vars(distribution).values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, Distribution):
-            yield from _tensors(value)
 
 
 def _parameters(distribution: Distribution) -> list[str]:

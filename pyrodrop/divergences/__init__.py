@@ -2,8 +2,7 @@
 
 from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
-from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy
-from pyrodrop.divergences.log_uniform import FORMS
+from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
 from pyrodrop.divergences.log_uniform_kl import kingma, log_uniform_kl, molchanov
 from pyrodrop.divergences.table import (
     EXACT,
@@ -20,18 +19,15 @@ from pyrodrop.divergences.table import (
 __all__ = [
     "ATOMS",
     "EXACT",
-    "FORMS",
     "POINT",
     "RELAXED",
     "Convention",
     "NoDivergence",
-    "binary_entropy",
     "convention",
     "divergence",
     "gaussian",
     "kingma",
     "log_uniform_kl",
-    "lost_entropy",
     "molchanov",
     "pair",
     "pushforward",

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from pyrodrop.checks import tensor
 from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, RelaxedBernoulliMixture
-from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_convention
+from pyrodrop.divergences.log_uniform import IMPROPER
+from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 _LARGE = 2**18  # weights, from which passes over them take longer than operations
@@ -86,10 +86,10 @@ def _distinct(values: Tensor) -> Tensor:
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
-@pair(BernoulliMixture, LogUniform, log_uniform_convention)
+@pair(BernoulliMixture, LogUniform, IMPROPER)
 def _from_log_uniform(q: BernoulliMixture, p: LogUniform) -> Tensor:
     log_alpha = 2 * math.log(q.theta) - torch.log(q.loc**2 + torch.finfo(q.loc.dtype).tiny)
-    return q.total_weights(q.over_units(q.keep_rate) * from_log_uniform(log_alpha, p)) - q.total(information(q))
+    return q.total_weights(q.over_units(q.keep_rate) * log_uniform_kl(log_alpha)) - q.total(information(q))
 
 
 @pair(BernoulliMixture, torch.distributions.Distribution, _tag)
@@ -118,8 +118,8 @@ def mixture_entropy(q: BernoulliMixture) -> Tensor:
 
 def information(q: BernoulliMixture) -> Tensor:
     """Mutual information of weight and mask, H(p_k) - h(p_k, d_k) in nats, ``[..., *noise_shape]``; h is 0 at theta = 0."""
-    entropy = _entropy(q.keep_rate)
-    return entropy - _lost(q.keep_rate, _norm(q) / q.theta) if q.theta > 0 else entropy
+    entropy = binary_entropy(q.keep_rate)
+    return entropy - lost_entropy(q.keep_rate, _norm(q) / q.theta) if q.theta > 0 else entropy
 
 
 def _norm(q: BernoulliMixture) -> Tensor:
@@ -130,16 +130,7 @@ def _norm(q: BernoulliMixture) -> Tensor:
 
 
 def binary_entropy(p: Tensor) -> Tensor:
-    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise; 0 for p = 0 and p = 1.
-
-    Raises:
-        ValueError: a probability is outside [0, 1].
-        TypeError: `p` is no tensor of real numbers.
-    """
-    return _entropy(tensor(p, "p", "a probability", least=0, most=1))
-
-
-def _entropy(p: Tensor) -> Tensor:
+    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise; 0 for p = 0 and p = 1, NaN outside [0, 1]."""
     return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
 
 
@@ -155,24 +146,9 @@ def lost_entropy(p: Tensor, distance: Tensor) -> Tensor:
 
     Args:
         p: probability of keeping the unit, in [0, 1].
-        distance: d, the distance between the means of the components in standard deviations, of the shape of `p`.
-
-    Raises:
-        ValueError: a probability is outside [0, 1], a distance is negative, or the shapes differ.
-        TypeError: an argument is no tensor of real numbers.
+        distance: d, the distance between the means of the components in standard deviations; broadcasts with `p`.
     """
-    tensor(p, "p", "the probability of keeping the unit", least=0, most=1)
-    tensor(distance, "distance", "the distance of the components", least=0)
-    if p.shape != distance.shape:
-        raise ValueError(
-            f"distance must have the shape of p; got shape {list(distance.shape)} and p of shape {list(p.shape)}"
-        )
-    return _lost(p, distance)
-
-
-def _lost(p: Tensor, distance: Tensor) -> Tensor:
-    """`lost_entropy` without checks, for tensors that broadcast."""
-    certain = (p <= 0) | (p >= 1)
+    certain = (p == 0) | (p == 1)  # outside [0, 1] the result is NaN
     inside = torch.where(certain, torch.full_like(p, 0.5), p)
     s = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=p.dtype, device=p.device)
     weight = torch.exp(-(s**2) / 2) * (_STEP / math.sqrt(2 * math.pi))

@@ -18,9 +18,7 @@ from torch import Tensor
 from torch.distributions import (
     Distribution,
     Independent,
-    LowRankMultivariateNormal,
     Normal,
-    kl_divergence,
     register_kl,
 )
 
@@ -30,9 +28,9 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    PrunedNormal,
     WeightDistribution,
 )
+from pyrodrop.distributions.multiplicative_normal import PrunedNormal
 from pyrodrop.divergences.bernoulli import mixture_entropy
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
@@ -79,23 +77,6 @@ def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
         torch.log1p(loc**2 / variance) if p.group == "weight" else torch.log(p.pool(loc**2 + variance) / variance)
     )
     return log_ratio.flatten(-len(p.event_shape)).sum(-1) / 2
-
-
-@register_kl(LowRankNormal, LowRankNormal)
-@register_kl(Independent, LowRankNormal)
-def _from_low_rank(q: LowRankNormal | Independent, p: LowRankNormal) -> Tensor:
-    return kl_divergence(_as_vector(q, len(p.event_shape)), _as_vector(p, len(p.event_shape)))
-
-
-def _as_vector(q: Distribution, event_dim: int) -> LowRankMultivariateNormal:
-    """A Gaussian over a weight as a Gaussian over the vector of the weight's elements."""
-    if isinstance(q, LowRankNormal):
-        return LowRankMultivariateNormal(q.loc.flatten(-event_dim), q.factor, q.diagonal)
-    normal = q.base_dist if isinstance(q, Independent) else q
-    if not isinstance(normal, Normal):
-        raise NotImplementedError(f"KL({type(normal).__name__} || LowRankNormal) is estimated by Monte Carlo")
-    loc, variance = (value.flatten(-event_dim) for value in (normal.loc, normal.variance))
-    return LowRankMultivariateNormal(loc, torch.zeros_like(loc)[..., None], variance)
 
 
 refuse(

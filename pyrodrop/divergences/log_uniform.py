@@ -23,38 +23,22 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    TruncatedLogUniform,
 )
-from pyrodrop.divergences.log_uniform_kl import KINGMA_ERROR, MOLCHANOV_ERROR, kingma, log_uniform_kl, molchanov
+from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import Convention, pair, refuse
 
-FORMS = {"exact": log_uniform_kl, "molchanov": molchanov, "kingma": kingma}
 _IMPROPER = "log-uniform prior, improper: zero at alpha -> infinity"
-_CONVENTIONS = {
-    "exact": Convention("up_to_constant", _IMPROPER),
-    "molchanov": Convention("up_to_constant", f"{_IMPROPER}; Molchanov's fit", MOLCHANOV_ERROR),
-    "kingma": Convention("up_to_constant", f"{_IMPROPER}; Kingma's cubic, alpha <= 1", KINGMA_ERROR),
-}
+IMPROPER = Convention("up_to_constant", _IMPROPER)
 
 
-def log_uniform_convention(q: Distribution, p: LogUniform) -> Convention:
-    """The convention for the improper prior, with the error of the form of KL(alpha) that ``p.kl`` selects."""
-    return _CONVENTIONS[p.kl]
-
-
-def from_log_uniform(log_alpha: Tensor, p: LogUniform) -> Tensor:
-    """KL(alpha) in nats, elementwise, in the form that ``p.kl`` selects."""
-    return FORMS[p.kl](log_alpha)
-
-
-@pair(Normal, LogUniform, log_uniform_convention)
+@pair(Normal, LogUniform, IMPROPER)
 def _normal(q: Normal, p: LogUniform) -> Tensor:
-    return from_log_uniform(_log_alpha(q.loc, q.scale**2), p)
+    return log_uniform_kl(_log_alpha(q.loc, q.scale**2))
 
 
-@pair(MultiplicativeNormal, LogUniform, log_uniform_convention)
+@pair(MultiplicativeNormal, LogUniform, IMPROPER)
 def _multiplicative(q: MultiplicativeNormal, p: LogUniform) -> Tensor:
-    return q.total_weights(from_log_uniform(q.log_alpha, p).expand(q.loc.shape))
+    return q.total_weights(log_uniform_kl(q.log_alpha).expand(q.loc.shape))
 
 
 def _uncut_convention(q: CutNormal, p: LogUniform) -> Convention:
@@ -65,14 +49,14 @@ def _uncut_convention(q: CutNormal, p: LogUniform) -> Convention:
 pair(CutNormal, LogUniform, _uncut_convention)(_multiplicative)
 
 
-@pair(CorrelatedNormal, LogUniform, log_uniform_convention)
+@pair(CorrelatedNormal, LogUniform, IMPROPER)
 def _correlated(q: CorrelatedNormal, p: LogUniform) -> Tensor:
-    return q.total(from_log_uniform(q.log_alpha, p).expand(q.batch_shape + q.noise_shape))
+    return q.total(log_uniform_kl(q.log_alpha).expand(q.batch_shape + q.noise_shape))
 
 
-@pair(LowRankNormal, LogUniform, log_uniform_convention)
+@pair(LowRankNormal, LogUniform, IMPROPER)
 def _low_rank(q: LowRankNormal, p: LogUniform) -> Tensor:
-    marginal = from_log_uniform(_log_alpha(q.loc, q.variance), p) + torch.log(2 * math.pi * math.e * q.variance) / 2
+    marginal = log_uniform_kl(_log_alpha(q.loc, q.variance)) + torch.log(2 * math.pi * math.e * q.variance) / 2
     return q.total_weights(marginal) - q.entropy()
 
 
@@ -89,13 +73,5 @@ def _no_density(q: CorrelatedNormal, p: Distribution) -> str | None:
     )
 
 
-def _outside(q: Distribution, p: TruncatedLogUniform) -> str:
-    return (
-        f"the posterior puts probability outside the prior's support, exp({p.low:g}) <= |w| <= exp({p.high:g}), so the KL "
-        "divergence is infinite; use a prior over all real weights"
-    )
-
-
 refuse(CorrelatedNormal, Distribution, _no_density)
 refuse(CorrelatedNormal, PooledNormal, _no_density)
-refuse(Distribution, TruncatedLogUniform, _outside)

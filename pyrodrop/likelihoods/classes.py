@@ -1,23 +1,16 @@
-"""Likelihoods of class labels, of ordered classes and of yes-or-no labels.
+"""Likelihoods of class labels and of yes-or-no labels.
 
 y ~ Categorical(softmax(f))         f [N, classes], y [N] in 0 ... classes - 1; or f [N, T, classes], y [N, T]
-P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... classes - 1
 y ~ Bernoulli(sigmoid(f))           f, y [N, D], y in {0, 1}
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.nn import PyroParam
 from torch import Tensor
-from torch.distributions import constraints
-from torch.nn.functional import logsigmoid
 
-from pyrodrop.checks import count
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -79,23 +72,18 @@ def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
     """Check that labels have the shape of the outputs without the last axis, and lie in 0 ... classes - 1.
 
     Raises:
-        ValueError: they do not; the message has a hint for common mistakes.
+        ValueError: they do not.
     """
     want = (len(y), *output.shape[1:-1])
     if y.shape != want:
-        hints = {
-            (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
-            (*want, 1): ": pass y[:, 0]",
-        }
         raise ValueError(
-            f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
-            f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-            f"{hints.get(tuple(y.shape), '')}"
+            f"y: class labels must have shape {list(want)}, one label per row of logits; got shape {list(y.shape)}: pass "
+            "y[:, 0] of one column, y.argmax(-1) of one-hot labels"
         )
     if not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise ValueError(
-            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to "
-            f"{int(y.max())}{_hint(y, classes)}"
+            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to {int(y.max())}: "
+            "the first class is 0, and missing labels need likelihoods.Missing(likelihoods.Categorical(), value)"
         )
 
 
@@ -126,103 +114,3 @@ def labels(y: Tensor) -> Tensor:
             f"{y.dtype} of shape {tuple(y.shape)}"
         )
     return y.to(torch.long)
-
-
-def _hint(y: Tensor, classes: int) -> str:
-    """A suggestion for labels that are out of range; empty if there is none."""
-    low, high = int(y.min()), int(y.max())
-    if low < 0 and high < classes and y[y < 0].unique().numel() == 1:
-        return f": if these are missing labels, pass likelihoods.Missing(likelihoods.Categorical(), {low})"
-    return ": subtract 1" if (low, high) == (1, classes) else ""
-
-
-class Ordinal(Likelihood):
-    """Ordered classes, such as grades; the network has one output, which is larger for higher classes.
-
-        P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
-
-    The cutpoints between the classes are learned. They are initialised so that at f = 0 the class probabilities equal the
-    frequencies in the training data. Predictions are class probabilities, as for `Categorical`.
-
-    References:
-        McCullagh (1980), https://doi.org/10.1111/j.2517-6161.1980.tb01109.x: the proportional odds model.
-
-    Args:
-        classes: K, at least 2.
-
-    Raises:
-        ValueError: `classes` is less than 2.
-        TypeError: `classes` is no whole number.
-
-    Example:
-        >>> import torch
-        >>> from pyrodrop import likelihoods
-        >>> from pyrodrop.scaling import Standardize
-        >>> likelihood = likelihoods.Ordinal(3)
-        >>> likelihood.start(torch.tensor([0, 1, 1, 2]))
-        >>> likelihood(torch.tensor([[0.0], [2.0]]), Standardize()).probs.detach()
-        tensor([[0.2506, 0.4988, 0.2506],
-                [0.0433, 0.2448, 0.7119]])
-    """
-
-    scales = ("gaps",)
-    first: Any
-    gaps: Any
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.classes: int = count(classes, "classes", "the number of classes", least=2)
-        self.learned: bool = True
-        self.copies: int = 7 * self.classes
-        self.first = PyroParam(torch.tensor(-1.0), constraints.real)
-        self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)
-
-    @property
-    def cutpoints(self) -> Tensor:
-        """c, ``[K - 1]``, ascending."""
-        first = self.first[None]
-        return torch.cat([first, first + self.gaps.cumsum(0)])
-
-    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
-        above = self.cutpoints.to(output.dtype) - output  # c_k - f, [..., N, K - 1]
-        upto, beyond = logsigmoid(above), logsigmoid(-above)  # ln P(y <= k), ln P(y > k)
-        # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(a - b))
-        apart = (-(above[..., :-1] - above[..., 1:]).exp()).log1p()
-        between = upto[..., 1:] + beyond[..., :-1] + apart
-        return dist.Categorical(logits=torch.cat([upto[..., :1], between, beyond[..., -1:]], -1))
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return output
-
-    @property
-    def unknown(self) -> str:
-        cutpoints = self.cutpoints.detach().cpu()
-        started = not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints))
-        return "" if started else "cutpoints"
-
-    def start(self, y: Tensor) -> None:
-        if not self.unknown:
-            return  # started before
-        y = y.detach().cpu().long().flatten()
-        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-            return  # `check` raises an error
-        shares = torch.bincount(y, minlength=self.classes).double() + 1e-2
-        cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
-        self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)
-
-    def as_target(self, y: Tensor) -> Tensor:
-        return labels(y)
-
-    def outputs(self, targets: int) -> int:
-        return 1
-
-    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        if output.shape[-1] != 1:
-            raise ValueError(
-                f"an Ordinal likelihood needs a network with one output; this one has outputs "
-                f"[N, {', '.join(map(str, output.shape[1:]))}]"
-            )
-        check_classes(self.as_target(y), output, self.classes)
-
-    def describe(self) -> str:
-        return f"Ordinal({self.classes})"

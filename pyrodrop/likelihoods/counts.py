@@ -71,6 +71,7 @@ class NegativeBinomial(LogLink):
     """
 
     parameter = "dispersion"
+    predictable = True
 
     def __init__(self, dispersion: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(dispersion, learned, "a of the variance m + a m^2")

@@ -3,7 +3,7 @@
 a number      fixed, the same for all of y; or the initial value of a learned parameter
 a list        one number per column of y [N, D], fixed or initial values
 None          learned, initialised from y of the training data
-"network"     an output of the network: 2 D outputs for y [N, D], the second half is its logarithm
+"network"     of `NegativeBinomial`, an output of the network: 2 D outputs for y [N, D], the second half is its logarithm
 
 A learned parameter gets one value per column of y [N, D] when the model first receives training data
 (`NetworkModel.standardize`). For y of other shapes, such as images, whose last axis is no list of targets, it is one number.
@@ -34,8 +34,7 @@ class Dispersed(Likelihood):
     """
 
     parameter: str
-    predictable: bool = True  # whether it may be an output of the network
-    ends: tuple[float, ...] = ()  # ends of the range of y, which y must not equal
+    predictable: bool = False  # whether it may be an output of the network
     copies = 5
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
@@ -66,8 +65,7 @@ class Dispersed(Likelihood):
         if not self.by_network:
             return self.distribution(output, self.number(output), targets).to_event(1)
         mean, log_parameter = self._halves(output)
-        parameter = self.positive(log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER)) * self.unit(targets)
-        return self.distribution(mean, parameter, targets).to_event(1)
+        return self.distribution(mean, log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER).exp(), targets).to_event(1)
 
     def number(self, output: Tensor) -> Tensor:
         """The parameter in the dtype of the outputs: one value, or one per output; a ValueError for any other number."""
@@ -89,14 +87,6 @@ class Dispersed(Likelihood):
     def estimate(self, y: Tensor) -> Tensor:
         """Initial value of the parameter from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
-
-    def positive(self, output: Tensor) -> Tensor:
-        """The parameter, up to the factor `unit`, from the second half of the outputs."""
-        return output.exp()
-
-    def unit(self, targets: Standardize) -> Tensor | float:
-        """Factor by which `positive` is multiplied, in the units of the parameter."""
-        return 1.0
 
     def mean_of(self, output: Tensor) -> Tensor:
         """The outputs for the mean, without those for the parameter."""
@@ -127,14 +117,6 @@ class Dispersed(Likelihood):
         """`estimate` of the columns of y without missing values, see `of_columns`."""
         columns = y.detach().double().reshape(len(y), -1).unbind(1)
         return of_columns(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]), y)
-
-    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        super().check(y, output, targets)
-        for end in self.ends:
-            if bool((y == end).any()):
-                raise ValueError(
-                    f"values of y must not be {end:g} under {self.describe()}; got {int((y == end).sum())} of them"
-                )
 
     def outputs(self, targets: int) -> int:
         return 2 * targets if self.by_network else targets

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
-from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 
 from pyrodrop.checks import known, real
@@ -58,9 +57,8 @@ class Gaussian(Dispersed):
         (tensor([10., 10., 10.]), tensor([0.5000, 0.5000, 0.5000]))
     """
 
-    copies = 1
+    copies = 4
     parameter = "precision"
-    predictable = False  # `HeteroscedasticGaussian` has other links
 
     def __init__(self, precision: float | Sequence[float] | None = None, *, learned: bool = False) -> None:
         super().__init__(precision, learned, "one over the variance of the observation noise")
@@ -76,12 +74,6 @@ class Gaussian(Dispersed):
     def estimates(self, y: Tensor) -> Tensor:
         """One over the variances of the columns."""
         return 1 / super().estimates(y)
-
-    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
-            return super().predictive(output, targets)
-        f = output.mul_(targets.scale).add_(targets.loc)
-        return dist.Normal(f, self.number(f).rsqrt().expand_as(f)).to_event(1), f
 
 
 class HeteroscedasticGaussian(Likelihood):
@@ -103,7 +95,6 @@ class HeteroscedasticGaussian(Likelihood):
         TypeError: `link` is no string.
     """
 
-    copies = 1
     from_data = scales = ("factor",)
     factor: Tensor
 
@@ -130,18 +121,6 @@ class HeteroscedasticGaussian(Likelihood):
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return targets.inverse(output.chunk(2, -1)[0])
 
-    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        mean, noise = output.chunk(2, -1)
-        if type(self) is not HeteroscedasticGaussian or not _fits(mean, targets):
-            return super().predictive(output, targets)
-        f = mean.mul_(targets.scale).add_(targets.loc)
-        if self.link == "exp":
-            noise.clamp_(-_FAR, _FAR).neg_().div_(2).exp_()
-        else:
-            torch.logaddexp(noise, noise.new_zeros(()), out=noise).add_(1e-6).sqrt_()
-        scale = noise.mul_(targets.scale * self.factor.sqrt())
-        return dist.Normal(f, scale).to_event(1), f
-
     def outputs(self, targets: int) -> int:
         return 2 * targets
 
@@ -151,12 +130,6 @@ class HeteroscedasticGaussian(Likelihood):
         return float(_SD[self.link](torch.zeros(1, dtype=torch.float64)).square())
 
 
-def _fits(mean: Tensor, targets: Standardize) -> bool:
-    """Whether the mean can be converted to the units of y in place."""
-    same = targets.widened(mean[:0]).dtype == mean.dtype
-    return same and broadcast_shape(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]
-
-
 class StudentT(Dispersed):
     """Independent noise with heavier tails than a Gaussian's.
 
@@ -164,12 +137,11 @@ class StudentT(Dispersed):
         df: degrees of freedom, positive and at most 1000, where the distribution is nearly Gaussian. The variance is finite
             for df above 2.
         scale: positive, in the units of y, or a list with one value per column of y. If None, it is learned, starting from
-            its estimate for y of the training data. With ``"network"`` it is the scale of y times the exponential of a
-            second output, one per example.
+            its estimate for y of the training data.
         learned: whether a numeric `scale` is trained, with this initial value and one value per column of y ``[N, D]``.
 
     Raises:
-        ValueError: `df` or `scale` is not positive, or `learned` is True and the network predicts the scale.
+        ValueError: `df` or `scale` is not positive.
         TypeError: `df` is no number, `scale` neither a number nor a list of such, or `learned` neither True nor False.
 
     Example:
@@ -192,9 +164,6 @@ class StudentT(Dispersed):
         f = targets.inverse(output)
         df: Tensor = self.df  # type: ignore[assignment]
         return dist.StudentT(df.to(f.dtype).expand_as(f), f, parameter.expand_as(f))
-
-    def unit(self, targets: Standardize) -> Tensor:
-        return targets.scale
 
     def estimate(self, y: Tensor) -> Tensor:
         from scipy.special import stdtrit  # SciPy takes a while to import

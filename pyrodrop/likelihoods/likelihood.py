@@ -9,7 +9,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.checks import instance
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
 from pyrodrop.parts import Part, made
@@ -81,7 +80,7 @@ class Likelihood(Part, LocalModule):
     copies = 3  # peak memory of `predictive` in multiples of the outputs, including them
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        """The distribution of y given `output`, as `forward`, and f, as `location`. Both may overwrite `output`."""
+        """The distribution of y given `output`, as `forward`, and f, as `location`."""
         return self(output, targets), self.location(output, targets)
 
     def as_target(self, y: Tensor) -> Tensor:
@@ -111,8 +110,7 @@ class Likelihood(Part, LocalModule):
         y = self.as_target(y)
         if y.is_floating_point() and bool(y.isinf().any()):
             raise ValueError(
-                f"y must be finite under {self.describe()}; got {int(y.isinf().sum())} infinite of {y.numel()} values: the "
-                "ends of censored observations need likelihoods.Censored(...)"
+                f"y must be finite under {self.describe()}; got {int(y.isinf().sum())} infinite of {y.numel()} values"
             )
         if y.is_floating_point() and y.dim() == 2 and output.dim() == 2 and output.shape[1] != self.outputs(y.shape[1]):
             raise ValueError(
@@ -134,45 +132,6 @@ class Likelihood(Part, LocalModule):
             if saved is not None and number.dim() == 0 and saved.dim() == 1:
                 number.data = number.data.expand(saved.shape).clone()
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-class Incomplete(Likelihood):
-    """Base of the likelihoods for missing or censored observations, which wrap a likelihood for complete observations.
-
-    Subclasses implement `forward`, `start` and `check`. Other methods call those of `likelihood`.
-
-    Raises:
-        TypeError: `likelihood` is no `Likelihood`.
-        ValueError: `likelihood` is itself for incomplete observations.
-    """
-
-    def __init__(self, likelihood: Likelihood) -> None:
-        super().__init__()
-        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
-        if isinstance(likelihood, Incomplete) or likelihood.missing is not None:
-            raise ValueError(
-                f"likelihood must be one of exact observations, none of them missing; got {likelihood.describe()}"
-            )
-        self.likelihood = likelihood
-        self.copies: int = likelihood.copies
-
-    @property
-    def learned(self) -> bool:
-        """Whether a parameter of the likelihood is trained."""
-        return bool(getattr(self.likelihood, "learned", False))
-
-    @property
-    def unknown(self) -> str:
-        return self.likelihood.unknown
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return self.likelihood.location(output, targets)
-
-    def as_target(self, y: Tensor) -> Tensor:
-        return self.likelihood.as_target(y)
-
-    def outputs(self, targets: int) -> int:
-        return self.likelihood.outputs(targets)
 
 
 def of_columns(values: Tensor, y: Tensor) -> Tensor:

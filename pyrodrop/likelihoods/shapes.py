@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from pyrodrop.checks import shown
-from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.distributions.observed import Observed
 
 
@@ -39,10 +38,8 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
     further = len(distribution.batch_shape) - dims
     if further < 0:
         raise ValueError(
-            "the distribution of y must have a batch dimension for the examples: the output of a network has shape "
-            "[N, outputs], and a likelihood returns one distribution per example; got batch shape "
-            f"{tuple(distribution.batch_shape)} and event shape {tuple(distribution.event_shape)}, but {dims} batch "
-            "dimensions are needed. If the network returns [N], add a last axis: output.unsqueeze(-1)"
+            f"the distribution of y must have a batch dimension for the examples; got batch shape "
+            f"{tuple(distribution.batch_shape)}: if the network returns [N], add a last axis, output.unsqueeze(-1)"
         )
     return distribution.to_event(further) if further else distribution
 
@@ -57,7 +54,6 @@ def elements(distribution: Distribution) -> Distribution:
 def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None) -> Tensor:
     """Check that y has the shape of a sample of the distribution, ``[N, *event]``; convert ``[N]`` to ``[N, 1]`` if needed.
 
-    For a `Censored` distribution y may also be the ends of intervals.
 
     Args:
         y: observations, one per row.
@@ -70,7 +66,7 @@ def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None)
     want = (distribution.batch_shape[-1] if rows is None else rows, *distribution.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
-    if y.shape not in (want, (want[0], *ends_shape(distribution))):
+    if y.shape != want:
         raise ValueError(f"y must have the shape {list(want)} of the predictions; got {list(y.shape)}")
     return y
 

@@ -52,24 +52,18 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
 
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Values ``[T, N, C]`` and a function that converts them to probabilities."""
-    distribution = predicted.distribution if isinstance(predicted, Prediction) else None
-    of_element = None if distribution is None else elements(distribution)
-    if isinstance(of_element, Bernoulli) and distribution.event_shape.numel() == 1:  # type: ignore[union-attr]
-        logits = check_finite("logits", of_element.logits).reshape(*of_element.logits.shape[:2], 1)
-        return logsigmoid(torch.cat([-logits, logits], -1)), torch.exp
-    if distribution is not None and distribution.event_shape and isinstance(of_element, Categorical | Bernoulli):
+    if isinstance(predicted, Prediction):
+        distribution, of_element = predicted.distribution, elements(predicted.distribution)
+        if isinstance(of_element, Bernoulli) and distribution.event_shape.numel() == 1:
+            logits = check_finite("logits", of_element.logits).reshape(*of_element.logits.shape[:2], 1)
+            return logsigmoid(torch.cat([-logits, logits], -1)), torch.exp
+        if isinstance(distribution, Categorical):
+            return check_finite("logits", distribution.logits), torch.exp  # Categorical has normalised the logits
         shape = [*distribution.batch_shape[1:], *distribution.event_shape]
         raise TypeError(
-            f"classification scores need one label per example; this prediction has labels of shape {shape}. To score each "
-            "label as a separate example, pass the probabilities f.softmax(-1).flatten(1, -2), of yes-or-no labels "
-            "torch.stack([-f, f], -1).sigmoid().flatten(1, -2), and the labels y.flatten()"
-        )
-    if isinstance(distribution, Categorical):
-        return check_finite("logits", distribution.logits), torch.exp  # Categorical has normalised the logits
-    if isinstance(predicted, Prediction):
-        raise TypeError(
-            "classification scores need predicted to be a prediction of class labels or a tensor of class "
-            f"probabilities; got a Prediction of {type(elements(predicted.distribution)).__name__}"
+            "classification scores need a prediction of class labels or a tensor of class probabilities, one label per "
+            f"example; got a Prediction of {type(of_element).__name__} with a y of shape {shape}: of several labels, pass "
+            "the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
         )
     p = check_finite("predicted", tensor_of(predicted, "predicted"))
     if p.dim() not in (2, 3) or 0 in p.shape:

@@ -1,4 +1,4 @@
-"""Scores of class probabilities, their calibration, and scores of the order of confidences.
+"""Scores of class probabilities, their calibration, and the AUROC.
 
     accuracy      fraction of examples with y_n = argmax_c p_nc
     log density   mean_n ln p_n(y_n), minus the negative log likelihood
@@ -10,19 +10,13 @@ Brier (1950), Verification of Forecasts Expressed in Terms of Probability; Gneit
 Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/016214506000001437.
 
 The bins B_b of the confidence are of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks,
-arXiv:1706.04599, eq. 3) or of equal numbers of predictions (Nguyen & O'Connor 2015, Posterior Calibration and Exploratory
-Analysis, arXiv:1508.05154). The ECE is biased: that of a perfectly calibrated classifier is about
+arXiv:1706.04599, eq. 3). The ECE is biased: that of a perfectly calibrated classifier is about
 sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where v_b is the mean of conf (1 - conf) in the bin; it decreases as 1 / sqrt(N).
 
-    risk(n) = mean loss of the n most confident predictions,   n = 1 ... N
-    AURC    = mean_n risk(n)
     AUROC   = P(score of an out-of-distribution example > score of an in-distribution example) + P(equal) / 2
 
-Both depend on the scores only by their order. El-Yaniv & Wiener (2010), On the Foundations of Noise-free Selective
-Classification, https://jmlr.org/papers/v11/el-yaniv10a.html; Geifman, Uziel & El-Yaniv (2019), Bias-Reduced Uncertainty
-Estimation, arXiv:1805.08206; Hanley & McNeil (1982), The Meaning and Use of the Area under a ROC Curve. On
-out-of-distribution detection: Hendrycks & Gimpel (2017), A Baseline for Detecting Misclassified and Out-of-Distribution
-Examples, arXiv:1610.02136.
+It depends on the scores only by their order. Hanley & McNeil (1982), The Meaning and Use of the Area under a ROC Curve;
+Hendrycks & Gimpel (2017), A Baseline for Detecting Misclassified and Out-of-Distribution Examples, arXiv:1610.02136.
 """
 
 from __future__ import annotations
@@ -34,8 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.arrays import tensor_of
-from pyrodrop.checks import Count, Flag, checked
-from pyrodrop.data.dataset import check_finite
+from pyrodrop.checks import Count, checked
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
 from pyrodrop.prediction.prediction import Prediction
@@ -45,11 +38,6 @@ def accuracy(predicted: Predicted, y: Tensor) -> float:
     """Fraction of the labels ``[N]`` that equal the most probable class; among equally probable classes the first counts."""
     p = class_probabilities(predicted)
     return float((p.argmax(-1) == class_labels(y, p)).double().mean())
-
-
-def negative_log_likelihood(predicted: Predicted, y: Tensor) -> float:
-    """Mean of -ln p(y_n | x_n) over labels ``[N]``, in nats; infinite if a label has probability 0."""
-    return -_log_density(predicted, class_probabilities(predicted), y)
 
 
 def brier(predicted: Predicted, y: Tensor) -> float:
@@ -87,8 +75,6 @@ def calibration_curve(
     predicted: Predicted,
     y: Tensor,
     bins: Annotated[int, Count("the number of bins of the confidence", most=2**24)] = 15,
-    *,
-    equal_mass: Annotated[bool, Flag("whether bins have equal numbers of predictions")] = False,
 ) -> CalibrationCurve:
     """Accuracy as a function of confidence.
 
@@ -96,8 +82,6 @@ def calibration_curve(
         predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
         y: class labels, ``[N]``.
         bins: number of bins (0, 1 / bins], ..., (1 - 1 / bins, 1] of the confidence.
-        equal_mass: use bins with equal numbers of predictions instead. Predictions with equal confidence are in the same
-            bin, so the result does not depend on the order of the rows.
 
     Raises:
         ValueError: `bins` is below 1, or shapes or values of probabilities or labels are invalid.
@@ -106,12 +90,7 @@ def calibration_curve(
     p = class_probabilities(predicted)
     confidence, choice = p.max(-1)
     right = (choice == class_labels(y, p)).double()
-    if equal_mass:
-        less_sure = torch.searchsorted(confidence.sort().values, confidence)
-        place = less_sure * bins // len(confidence)
-    else:
-        edges = torch.linspace(0, 1, bins + 1, dtype=p.dtype, device=p.device)
-        place = torch.bucketize(confidence, edges[1:-1])
+    place = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1, dtype=p.dtype, device=p.device)[1:-1])
     sizes, total, hits = (
         torch.zeros(bins, dtype=p.dtype, device=p.device).index_add(0, place, values)
         for values in (torch.ones_like(confidence), confidence, right)
@@ -126,11 +105,6 @@ def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
     return calibration_curve(predicted, y, bins).error
 
 
-def adaptive_ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
-    """Expected calibration error, from 0 to 1, with bins of equal numbers of predictions; see `calibration_curve`."""
-    return calibration_curve(predicted, y, bins, equal_mass=True).error
-
-
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
     """All scores of one prediction.
 
@@ -140,8 +114,8 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
             Under `likelihoods.Missing`, rows with a missing label are left out of all scores.
 
     Returns:
-        A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc`` and
-        ``entropy`` (nats); also ``mutual_information`` (nats), unless `predicted` are probabilities ``[N, C]``.
+        A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece`` and ``entropy`` (nats); also
+        ``mutual_information`` (nats), unless `predicted` are probabilities ``[N, C]``.
 
     Raises:
         ValueError: shapes or values of probabilities or labels are invalid.
@@ -163,57 +137,17 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         seen = seen if observed is None else observed.flatten()
         p, y = p[seen], y.flatten()[seen].long()
     else:
-        log_density = _log_density(predicted, p, y)
-    confidence, choice = p.max(-1)
+        log_density = float(p.gather(1, class_labels(y, p)[:, None]).log().mean())
     scores = {
         "log_density": log_density,
         "accuracy": accuracy(p, y),
         "brier": brier(p, y),
         "ece": ece(p, y),
-        "adaptive_ece": adaptive_ece(p, y),
-        "aurc": aurc(confidence, choice != class_labels(y, p)),
         "entropy": float(predictive_entropy(p).mean()),
     }
     if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
         scores["mutual_information"] = float(mutual_information(predicted)[seen].mean())
     return scores
-
-
-def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:
-    """Mean of ln p(y_n | x_n). For a `Prediction` it is computed from the logits, so probabilities do not underflow."""
-    y = class_labels(y, p)
-    if isinstance(predicted, Prediction):
-        return float(predicted.log_density(y).double().mean())
-    return float(p.gather(1, y[:, None]).log().mean())
-
-
-def risk_coverage(confidence: Tensor, loss: Tensor) -> Tensor:
-    """Mean loss of the n most confident of N predictions for n = 1 ... N, that is, at coverage n / N: ``[N]``.
-
-    Predictions with equal confidence are ordered at random, and the expected risk is returned.
-
-    Args:
-        confidence: confidence of each prediction, ``[N]``, such as the highest class probability or minus a standard
-            deviation or entropy.
-        loss: loss of each prediction, ``[N]``, such as a squared error or whether the label is wrong.
-
-    Raises:
-        ValueError: the shapes differ, `confidence` is not a vector without NaN, or a loss is not finite.
-    """
-    confidence, loss = _scores("confidence", confidence), check_finite("loss", tensor_of(loss, "loss")).double()
-    if loss.shape != confidence.shape:
-        raise ValueError(
-            f"confidence and loss must have the same shape; got {tuple(confidence.shape)} and {tuple(loss.shape)}"
-        )
-    _, group, size = torch.unique(-confidence, return_inverse=True, return_counts=True)
-    of_group = torch.zeros(len(size), dtype=loss.dtype, device=loss.device).index_add(0, group, loss) / size
-    ordered = of_group.repeat_interleave(size)
-    return ordered.cumsum(0) / torch.arange(1, len(loss) + 1, device=loss.device)
-
-
-def aurc(confidence: Tensor, loss: Tensor) -> float:
-    """Area under the risk-coverage curve, in the units of `loss`; see `risk_coverage`. Lower is better."""
-    return float(risk_coverage(confidence, loss).mean())
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -6,14 +6,12 @@
     interval     [lo - Q, hi + Q],   set   {c: 1 - p(c | x) <= Q}
 
 If held-out rows and a new row are exchangeable, the new y lies inside with probability k / (n + 1) >= level, on average
-over rows and held-out sets. With groups, every group has its own Q. With blocks, the score of a block is the largest of its
-rows: all rows of a new block lie inside with this probability if blocks are exchangeable.
+over rows and held-out sets.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from pyrodrop.arrays import labels_of
 from pyrodrop.checks import Real, checked, instance
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
@@ -31,31 +28,30 @@ Level = Annotated[float, Real("the probability that a new observation lies insid
 
 @dataclass(frozen=True)
 class Conformal:
-    """Held-out predictions and observations; `conformal` makes it. ``units`` are row numbers, by group and block."""
+    """Held-out predictions and observations; `conformal` makes it. ``rows`` are those without missing elements."""
 
     held_out: Prediction
     y: Tensor
-    units: dict[Hashable, dict[Hashable, list[int]]]
+    rows: Tensor
 
     @checked
-    def interval(self, prediction: Prediction, level: Level = 0.9, *, groups: Any = None) -> tuple[Tensor, Tensor]:
+    def interval(self, prediction: Prediction, level: Level = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of an interval for every element of y, ``[N, ...]`` each. An interval can be empty (low above high).
 
         Args:
             prediction: prediction of the same run at new points.
-            groups: the group of every new row, if the held-out rows have groups.
 
         Raises:
-            ValueError: a group has too few held-out rows for this level, or none; the predictions have another shape.
+            ValueError: there are too few held-out rows for this level; the predictions have another shape.
             TypeError: y are class labels, see `sets`; `prediction` is no `Prediction`.
         """
         low, high = (end.double() for end in self.held_out.interval(level))
-        reach = self._reach(torch.maximum(low - self.y, self.y - high), prediction, level, groups)
+        reach = self._reach(torch.maximum(low - self.y, self.y - high), prediction, level)
         low, high = prediction.interval(level)
         return low - reach, high + reach
 
     @checked
-    def sets(self, prediction: Prediction, level: Level = 0.9, *, groups: Any = None) -> Tensor:
+    def sets(self, prediction: Prediction, level: Level = 0.9) -> Tensor:
         """Which classes are in the set of every label, bool ``[N, ..., classes]``; a set can be empty if no class is likely.
 
         The arguments and errors are those of `interval`; y must be class labels.
@@ -63,31 +59,22 @@ class Conformal:
         if not isinstance(elements(self.held_out.distribution), Categorical):
             raise TypeError("prediction must be of class labels for sets; got one of numbers: see interval")
         scores = 1 - self.held_out.mean.double().gather(-1, self.y[..., None])[..., 0]
-        return self._reach(scores, prediction, level, groups)[..., None] >= 1 - prediction.mean.double()
+        return self._reach(scores, prediction, level)[..., None] >= 1 - prediction.mean.double()
 
-    def _reach(self, scores: Tensor, prediction: Prediction, level: float, groups: Any) -> Tensor:
-        """Q for every new row, ``[N, ...]``."""
+    def _reach(self, scores: Tensor, prediction: Prediction, level: float) -> Tensor:
+        """Q, of the shape of one observation."""
         instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
         of_y, new = (p.distribution.batch_shape[2:] + p.distribution.event_shape for p in (self.held_out, prediction))
         if new != of_y or type(elements(prediction.distribution)) is not type(elements(self.held_out.distribution)):
             raise ValueError(f"prediction must be one of the same run, of a y of shape {list(of_y)}; got {list(new)}")
-        rows = prediction.f.shape[1]
-        labels = [None] * rows if groups is None else labels_of(groups, rows, "groups")
-        if unknown := [label for label in labels if label not in self.units]:
-            raise ValueError(f"groups must be those of the held-out rows, {[*self.units][:4]}; got {unknown[0]!r}")
-        quantiles = {}
-        for group in set(labels):
-            each = torch.stack([scores[rows].amax(0) for rows in self.units[group].values()])
-            k, least = math.ceil((len(each) + 1) * level - 1e-9), math.ceil(level / (1 - level) - 1e-9)
-            if k > len(each):
-                of_group = "" if group is None else f" of group {group!r}"
-                raise ValueError(f"level={level:g} needs at least {least} rows or blocks{of_group}; got {len(each)}")
-            quantiles[group] = each.kthvalue(k, 0).values
-        return torch.stack([quantiles[label] for label in labels]).to(prediction.f.device)
+        count, least = len(self.rows), math.ceil(level / (1 - level) - 1e-9)
+        if count < least:
+            raise ValueError(f"level={level:g} needs at least {least} rows; got {count}")
+        return scores[self.rows].kthvalue(math.ceil((count + 1) * level - 1e-9), 0).values.to(prediction.f.device)
 
 
 @checked
-def conformal(prediction: Prediction, y: Any, *, groups: Any = None, blocks: Any = None) -> Conformal:
+def conformal(prediction: Prediction, y: Any) -> Conformal:
     """Make intervals, or sets of classes, that cover new observations with a guaranteed probability.
 
     References:
@@ -98,11 +85,9 @@ def conformal(prediction: Prediction, y: Any, *, groups: Any = None, blocks: Any
     Args:
         prediction: prediction of a run at points that were used neither for training nor for choosing the model.
         y: the observations there, ``[N, ...]``, or class labels. Rows with missing elements are left out.
-        groups: a label per row, for coverage within each group; None for a single group.
-        blocks: a label per row, for coverage of whole new blocks; None if every row is a block.
 
     Raises:
-        ValueError: y does not fit the prediction; `groups` or `blocks` does not have one label per row.
+        ValueError: y does not fit the prediction.
         TypeError: `prediction` is no `Prediction`.
 
     Example:
@@ -115,11 +100,5 @@ def conformal(prediction: Prediction, y: Any, *, groups: Any = None, blocks: Any
         tensor([9.], dtype=torch.float64)
     """
     values, seen = instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)").observed(y)
-    rows, units = len(values), {}  # type: ignore[var-annotated]
-    complete = torch.ones(rows, dtype=torch.bool) if seen is None else seen.flatten(1).all(1)
-    group_of = [None] * rows if groups is None else labels_of(groups, rows, "groups")
-    block_of = range(rows) if blocks is None else labels_of(blocks, rows, "blocks")
-    for row, (group, block) in enumerate(zip(group_of, block_of, strict=True)):
-        if complete[row]:
-            units.setdefault(group, {}).setdefault(block, []).append(row)
-    return Conformal(prediction, values.clone(), units)
+    complete = torch.ones(len(values), dtype=torch.bool) if seen is None else seen.flatten(1).all(1).cpu()
+    return Conformal(prediction, values.clone(), complete.nonzero()[:, 0])

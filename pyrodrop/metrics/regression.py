@@ -3,14 +3,13 @@
     rmse              sqrt(mean_nd (y_nd - E[y_nd])^2)
     log density       ln p(y_n | x_n) = logsumexp_t(-tau |y_n - f_nt|^2 / 2) - ln T + D/2 ln(tau / 2 pi)
     crps              E|Y - y| - E|Y - Y'| / 2
-    energy score      E|Y - y| - E|Y - Y'| / 2 with Euclidean norms over the columns of y; equal to the crps for D = 1
     pit               P(Y_n <= y_n); uniform on [0, 1] if the prediction is calibrated
     coverage          fraction of y inside the central interval of a level, where |pit - 1/2| <= level / 2
     interval width    mean width of this interval
     sharpness         sqrt(mean_nd Var[y_nd]); the expected rmse if the prediction is calibrated
 
-Log density: Gal & Ghahramani (2016), arXiv:1506.02142, eq. 8. Crps and energy score: Gneiting & Raftery (2007), Strictly
-Proper Scoring Rules, Prediction, and Estimation, sections 4.2 and 4.3, https://doi.org/10.1198/016214506000001437.
+Log density: Gal & Ghahramani (2016), arXiv:1506.02142, eq. 8. Crps: Gneiting & Raftery (2007), Strictly Proper Scoring
+Rules, Prediction, and Estimation, section 4.2, https://doi.org/10.1198/016214506000001437.
 Calibration and sharpness: Gneiting, Balabdaoui & Raftery (2007), Probabilistic Forecasts, Calibration and Sharpness,
 https://doi.org/10.1111/j.1467-9868.2007.00587.x.
 """
@@ -30,7 +29,6 @@ from pyrodrop.prediction.quantiles import quantiles_over_draws
 
 _DRAWS = 1000  # samples of y for scores that need samples
 _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of the interval whose width is scored
-_PAIRS = 1_000_000  # pairs of samples that are processed at a time
 
 
 def rmse(mean: Tensor, y: Tensor) -> float:
@@ -64,31 +62,6 @@ def crps(draws: Tensor, y: Tensor) -> float:
     ranks = (torch.arange(len(draws), device=draws.device).double() + 0.5).reshape(-1, *[1] * y.dim())
     weights = torch.where(beyond < 0, ranks, len(draws) - ranks)  # of quantile scores, whose mean this is
     return float(2 * (weights * beyond.abs()).mean() / len(draws))
-
-
-def energy_score(draws: Tensor, y: Tensor) -> float:
-    """Mean energy score over all columns jointly, in the units of y; lower is better.
-
-    Unlike the mean crps of the columns, it depends on the correlations between columns. The columns should have comparable
-    units.
-
-    Args:
-        draws: samples of y from the prediction, ``[S, N, D]``.
-        y: observations, ``[N, D]``.
-
-    Raises:
-        ValueError: the shapes do not match, or a value is not finite.
-    """
-    draws, y = _check_draws(draws, y)
-    if y.dim() != 2:
-        raise ValueError(f"the energy score needs vectors, y of shape [N, D]; got {tuple(y.shape)}")
-    rows = max(1, _PAIRS // len(draws) ** 2)
-    chunks = zip(y.to(draws.device).double().split(rows), draws.double().split(rows, dim=1), strict=True)
-    scores = []
-    for observed, drawn in chunks:
-        between = (drawn[:, None] - drawn).norm(dim=-1).mean((0, 1))
-        scores.append((drawn - observed).norm(dim=-1).mean(0) - between / 2)
-    return float(torch.cat(scores).mean())
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
@@ -136,8 +109,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``rmse``, ``crps``, ``coverage_50``, ``coverage_95``,
-        ``width_95`` and ``sharpness``; also ``energy_score`` if an observation has several elements. Under
-        `likelihoods.Missing` scores use the observed elements, and the energy score only rows without missing ones.
+        ``width_95`` and ``sharpness``. Under `likelihoods.Missing` scores use the observed elements.
 
     Raises:
         TypeError: the distribution of y has no cumulative distribution function, mean or variance, as for class labels.
@@ -158,12 +130,9 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     y, seen = prediction.observed(y)
     mean, variance, transformed = prediction.mean, prediction.variance, pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
-    together = None if y[0].numel() == 1 else (draws[:_DRAWS].flatten(2), y.flatten(1))
     if seen is not None:
-        whole = seen.reshape(len(seen), -1).all(1)
-        together = (together[0][:, whole], together[1][whole]) if together and bool(whole.any()) else None
         mean, variance, transformed, y, draws = mean[seen], variance[seen], transformed[seen], y[seen], draws[:, seen]
-    scores = {
+    return {
         "log_density": log_density,
         "rmse": rmse(mean, y),
         "crps": crps(draws, y),
@@ -172,7 +141,6 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         "width_95": float((quantiles_over_draws(draws, _ENDS).diff(dim=0)).mean()),
         "sharpness": float(variance.double().mean().sqrt()),
     }
-    return scores if together is None else scores | {"energy_score": energy_score(*together)}
 
 
 def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,10 @@
 """Aleatoric uncertainty, from observation noise, and epistemic uncertainty, about the function.
 
-    Var[y]  = mean_t Var[y | f_t]     +  Var_t E[y | f_t]
     H[y]    = mean_t H[y | f_t]       +  I[y; f]
     total   = aleatoric               +  epistemic
 
 The mutual information I is the expected information that an observation of y gives about the function (BALD; Houlsby et al.
-2011, Bayesian Active Learning for Classification and Preference Learning, arXiv:1112.5745, eq. 2). Both decompositions:
+2011, Bayesian Active Learning for Classification and Preference Learning, arXiv:1112.5745, eq. 2). The decomposition:
 Depeweg et al. (2018), Decomposition of Uncertainty in Bayesian Deep Learning, arXiv:1710.07283. Entropies are in nats, from
 0 to ln C.
 """
@@ -16,11 +15,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
 
 from pyrodrop.arrays import tensor_of
-from pyrodrop.checks import instance
-from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.prediction.prediction import Prediction
 
@@ -37,27 +33,6 @@ class Uncertainty(NamedTuple):
     total: Tensor
     aleatoric: Tensor
     epistemic: Tensor
-
-
-def variance_split(prediction: Prediction) -> Uncertainty:
-    """Split the variance of y into two parts, each of the shape of y, in the units of y squared.
-
-    Raises:
-        ValueError: y has no finite variance. Use `entropy_split` for class labels.
-        TypeError: `prediction` is no `Prediction`.
-    """
-    instance(prediction, Prediction, "prediction", "a Prediction")
-    total, of_element = prediction.variance, elements(prediction.distribution)
-    if isinstance(of_element, Categorical) or not bool(total.isfinite().all()):
-        raise ValueError(
-            "variance_split needs a prediction with a distribution of y with a finite variance; got "
-            f"{type(of_element).__name__}. For class labels use entropy_split"
-        )
-    if prediction.f_sd is None:
-        epistemic = prediction.distribution.mean.var(0, correction=0)
-        return Uncertainty(total, prediction.distribution.variance.mean(0), epistemic)
-    epistemic = prediction.f_sd.square()
-    return Uncertainty(total, total - epistemic, epistemic)
 
 
 def predictive_entropy(predicted: Predicted) -> Tensor:

@@ -26,7 +26,6 @@ from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from pyrodrop.checks import Inputs, parts
 from pyrodrop.data.columns import Columns, listed
-from pyrodrop.likelihoods.classes import Ordinal
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sparse_matrix import hold_entries
@@ -144,7 +143,6 @@ def first_line(error: Exception) -> str:
 def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:
     """Raise a ValueError for numbered class labels of a data frame that a likelihood of numbers would take for values.
 
-    Also for labels in alphabetical order, which `likelihoods.Ordinal` would take for the order of the classes.
 
     Args:
         columns: columns of the data frame that the observations are from; None if they are not from a data frame.
@@ -158,12 +156,6 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
             f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
             f"{likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a "
             "column of numbers"
-        )
-    alphabetical = isinstance(classes[0], str) and list(classes) == sorted(map(str, classes))
-    if isinstance(getattr(likelihood, "likelihood", likelihood), Ordinal) and alphabetical and not columns.ordered:
-        raise ValueError(
-            f"y must have classes in their order under {likelihood.describe()}; got text in that of the alphabet, "
-            f"{listed(classes)}: declare the order, df[target] = pd.Categorical(df[target], categories=[...], ordered=True)"
         )
 
 

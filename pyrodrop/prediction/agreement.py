@@ -1,7 +1,7 @@
 """Check that the sites of a guide and the observations fit the model, before the first step of a training.
 
     sites of the guide    = latent sites of the model, of the same shapes
-    shape of y            = batch and event shape of its distribution, or of the ends of intervals
+    shape of y            = batch and event shape of its distribution
 
 Without the check, shapes that differ may broadcast, and no error is raised: [N] against [N, 1] gives N^2 terms. Models and
 guides of this package list their sites. Any other model or guide is called once to find them.
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.distributions import Independent
 
 from pyrodrop.checks import HasRows, HasWeights
-from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 
@@ -165,7 +164,7 @@ def of_any_length(fn: Any) -> int | None:
 def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
     """A ValueError if observations would broadcast with their distribution; `columns` is its last sentence."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
-    shape, time = (*fn.batch_shape, *ends_shape(fn)), of_any_length(fn)
+    shape, time = (*fn.batch_shape, *fn.event_shape), of_any_length(fn)
     if time is not None and len(got) >= -time:
         shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
     if got == shape:

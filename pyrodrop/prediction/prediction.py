@@ -28,7 +28,6 @@ from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
-from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
@@ -223,8 +222,7 @@ class Prediction:
         """log p(y_n | x_n) under the mixture, ``[N]``, computed with logsumexp.
 
         Under `likelihoods.Missing` it is the density of the elements that are observed, and rows without any are left out,
-        so that there may be fewer than N. Under `likelihoods.Censored` it is the probability of an interval where y is
-        censored, and the density where its ends are equal.
+        so that there may be fewer than N.
 
         Args:
             y: observations ``[N, ...]``, as `data.Dataset` takes them. An observation with several elements has one joint
@@ -235,7 +233,7 @@ class Prediction:
             ValueError: y does not have the shape of the prediction, has values outside the distribution's support, or is NaN
                 or infinite; class labels are not of an integer dtype, or are not classes of the prediction.
         """
-        y, seen = (self._aligned(y, ends=True), None) if isinstance(self.distribution, Censored) else self.observed(y)
+        y, seen = self.observed(y)
         if seen is None:
             each = self.distribution.log_prob(y)
         else:
@@ -248,8 +246,7 @@ class Prediction:
         """P(Y <= y) under the mixture for every element of y separately, ``[N, ...]`` like y.
 
         Raises:
-            ValueError: y does not have the shape of the prediction, has values outside the distribution's support, or is
-                censored.
+            ValueError: y does not have the shape of the prediction, or has values outside the distribution's support.
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
@@ -345,19 +342,9 @@ class Prediction:
         filled = self._aligned(y.masked_fill(missing, inside(elements(self.distribution))))
         return filled, ~missing.reshape(filled.shape).to(filled.device)
 
-    def _aligned(self, y: Any, *, ends: bool = False) -> Tensor:
-        """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape.
-
-        Ends of intervals are returned as they are if `ends`; otherwise they must be equal, and one value of each pair is.
-        """
-        y = without_graph(tensor_of(y, "y"), "y").to(self.f.device)
-        if isinstance(self.distribution, Censored) and y.shape == (self.f.shape[1], *ends_shape(self.distribution)):
-            check_ends(y)
-            if ends:
-                self._check_support(finite_ends(y))
-                return y
-            y = exact_values(y, "every score but the log density")
-        y = check_finite("y", y)
+    def _aligned(self, y: Any) -> Tensor:
+        """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
+        y = check_finite("y", without_graph(tensor_of(y, "y"), "y").to(self.f.device))
         want = self.distribution.batch_shape[1:] + self.distribution.event_shape
         if y.dim() == 1 and want == (len(y), 1):
             y = y[:, None]
@@ -368,12 +355,8 @@ class Prediction:
             y = labels(y)
             check_classes(y, of_element.logits[0], of_element.logits.shape[-1])
             return y
-        self._check_support(y)
-        return y.to(of_element.logits.dtype) if isinstance(of_element, Bernoulli) else y
-
-    def _check_support(self, y: Tensor) -> None:
-        of_element = elements(self.distribution)
         check_support(y, of_element, f"the prediction, of {type(of_element).__name__} distributions")
+        return y.to(of_element.logits.dtype) if isinstance(of_element, Bernoulli) else y
 
 
 class Predicts(Protocol):

@@ -46,8 +46,8 @@ _FAR = 1e100  # quantiles of Student's t further out, in scales, count as infini
 _MANY = 1e60  # n of a binomial that replaces a Poisson; it changes P(Y > k) by a factor of about 1 + k^2 / n
 _MOST = 2**53  # above it, float64 has no odd numbers
 
-_BETA = (td.Beta, dist.Beta, precise.Beta)  # exactly these: a subclass may be another distribution
-_GAMMA = (td.Gamma, dist.Gamma, precise.Gamma)
+_BETA = (td.Beta, dist.Beta)  # exactly these: a subclass may be another distribution
+_GAMMA = (td.Gamma, dist.Gamma)
 _STUDENT = (td.StudentT, dist.StudentT)
 _BINOMIAL = (td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli)
 _POISSON = (td.Poisson, dist.Poisson, precise.Poisson)

@@ -1,34 +1,27 @@
 """Priors over weights. A prior returns the distribution of a weight, from the weight's name and shape.
 
-`from_gp` chooses Gaussian priors for a network and its data; `from_posterior` makes a posterior the prior for the next data.
+`from_gp` chooses Gaussian priors for a network and its data.
 """
 
 from typing import TYPE_CHECKING
 
 from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
-from pyrodrop.priors.gaussian import Anchored, Gaussian, Informative, from_posterior
-from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
-from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
+from pyrodrop.priors.gaussian import Gaussian
+from pyrodrop.priors.heavy_tailed import Laplace, StudentT
+from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
 from pyrodrop.priors.prior import Prior
 
 __all__ = [
     "ARD",
-    "Anchored",
     "FittedPriors",
     "Gaussian",
-    "Horseshoe",
     "ImproperPrior",
-    "Informative",
     "Laplace",
     "LogUniform",
     "Prior",
-    "ScaleMixture",
-    "SpikeAndSlab",
     "StudentT",
-    "TruncatedLogUniform",
     "from_gp",
-    "from_posterior",
 ]
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.checks import instance, one_of
 from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
-from pyrodrop.distributions.rebuilt import on_device
+from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors.prior import Prior
 
@@ -75,7 +75,10 @@ class ARD(Prior):
         start = mean_squares(self.group, name, like, units)
         if self.hyperprior is None:
             return self.expand(*like.shape, like=like, units=units)
-        hyperprior = on_device(self.hyperprior, like.device).expand(start.shape).to_event(start.dim())
+        prior: Any = self.hyperprior
+        if like.device.type != "cpu":
+            prior = rebuilt(lambda value: value.to(like.device), prior)
+        hyperprior = prior.expand(start.shape).to_event(start.dim())
         variance = pyro.sample(f"{name}_prior_variance", hyperprior)
         batch = variance.shape[: variance.dim() - start.dim()]
         variance = over_weights(variance, self.group, name, like, units)
@@ -92,9 +95,7 @@ def _check_hyperprior(hyperprior: TorchDistribution) -> None:
     if hyperprior.batch_shape or hyperprior.event_shape:
         raise ValueError(f"hyperprior must be the distribution of a scalar; got shape {tuple(hyperprior.shape())}")
     support: Any = hyperprior.support
-    lower = torch.as_tensor(getattr(support, "lower_bound", 0.0))
-    negative = -torch.logspace(-6, 6, 49, dtype=torch.float64)
-    if support.is_discrete or bool((lower < 0).any()) or bool(support.check(negative).any()):
+    if support.is_discrete or bool(support.check(-torch.logspace(-6, 6, 49, dtype=torch.float64)).any()):
         raise ValueError(f"hyperprior must be {what}; got a {type(hyperprior).__name__} with the support {support}")
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -85,7 +84,6 @@ class FittedPriors:
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``; None for class labels.
         rows, of_rows: the number of rows that were used, and the number of rows of the data.
         kernel: a description of the activation whose kernel is used.
-        seconds: duration of the search.
     """
 
     model: MLP
@@ -99,7 +97,6 @@ class FittedPriors:
     rows: int
     of_rows: int
     kernel: str
-    seconds: float
 
     def card(self) -> Card:
         """The summary that is printed and shown in notebooks."""
@@ -118,7 +115,7 @@ class FittedPriors:
             facts["per row"] = f"{self.evidence / self.rows:.3g} nats; {beside}"
         else:
             facts["leave-one-out"] = f"{self.leave_one_out:.3g} nats per row; {beside}"
-        facts |= {"kernel": self.kernel, "seconds": f"{self.seconds:.1f}"}
+        facts["kernel"] = self.kernel
         return Card("Priors by the evidence of the network of infinite width", facts)
 
 
@@ -162,7 +159,6 @@ def from_gp(
         >>> list(fitted.prior), fitted.model.likelihood.learned
         (['layers.0.weight', 'layers.1.weight'], False)
     """
-    began = time.perf_counter()
     network = _checked(model)
     kernel = _KERNELS[network.network.activation][2]  # type: ignore[index, union-attr]
     data = Dataset.of(data)
@@ -194,7 +190,6 @@ def from_gp(
         rows=len(rows),
         of_rows=len(data),
         kernel=kernel,
-        seconds=time.perf_counter() - began,
     )
 
 

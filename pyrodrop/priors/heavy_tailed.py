@@ -1,29 +1,20 @@
-"""Priors with heavier tails or a spike. KL divergences are Monte Carlo estimates, except of mean field from Laplace.
+"""Priors with heavier tails. KL divergences are Monte Carlo estimates, except of mean field from Laplace.
 
     Laplace        p(w) = exp(-|w| / scale) / (2 scale)
     StudentT       w / scale ~ t(df)
-    ScaleMixture   p(w) = mix N(w; 0, wide^2) + (1 - mix) N(w; 0, narrow^2)
-    SpikeAndSlab   the same, with a much narrower second component
-    Horseshoe      w_ij ~ N(0, tau^2 lambda_g^2),   lambda_g ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
-The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``; the Monte
-Carlo estimate of its KL divergence samples them, too. The other priors are Pyro's distributions.
+The distributions are Pyro's. `priors.ARD` with a hyperprior such as ``dist.HalfCauchy(1.0)`` has heavy tails with a scale
+for each group of weights.
 """
 
 from __future__ import annotations
 
-import pyro
 import pyro.distributions as dist
-import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrodrop import checks
-from pyrodrop.checks import one_of, real
-from pyrodrop.distributions.pooled_normal import Group
-from pyrodrop.distributions.units import InputUnits
-from pyrodrop.priors.ard import mean_squares, over_weights
+from pyrodrop.checks import real
 from pyrodrop.priors.prior import Prior, full
 
 MOST_DF = 1000  # above, float32 rounds the constant of the density by more than 2e-4 nats per weight
@@ -78,99 +69,3 @@ class StudentT(Prior):
 
     def describe(self) -> str:
         return f"StudentT(df={self.df:g}, scale={self.scale:g})"
-
-
-class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
-    """A mixture that declares the real line as its support, which automatic guides and HMC need to transform it."""
-
-    support = constraints.real
-
-
-class ScaleMixture(Prior):
-    """Mixture of a wide and a narrow zero-mean Gaussian.
-
-    References:
-        Blundell et al. (2015), Weight Uncertainty in Neural Networks, https://arxiv.org/abs/1505.05424, eq. 7.
-
-    Args:
-        wide, narrow: standard deviations of the components, positive.
-        mix: probability of the wide component, in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-        TypeError: it is no real number.
-    """
-
-    def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        self.wide: float = checks.scale(wide, "wide", "the standard deviation of the wide component")
-        self.narrow: float = checks.scale(narrow, "narrow", "the standard deviation of the narrow component")
-        self.mix: float = real(mix, "mix", "the probability of the wide component", above=0, below=1)
-
-    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
-        probs = torch.stack([full(shape, self.mix, like), full(shape, 1 - self.mix, like)], -1)
-        components = dist.Normal(torch.zeros_like(scales), scales)
-        return _OverAllNumbers(dist.Categorical(probs), components).to_event(len(shape))
-
-    def describe(self) -> str:
-        return f"{type(self).__name__}(wide={self.wide:g}, narrow={self.narrow:g}, mix={self.mix:g})"
-
-
-class SpikeAndSlab(ScaleMixture):
-    """Mixture of a Gaussian slab and a Gaussian spike that is narrow enough to make its weights nearly zero.
-
-    Args:
-        slab, spike: standard deviations of the components, positive.
-        mix: probability of the slab, in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of range.
-        TypeError: it is no real number.
-    """
-
-    def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
-        wide = checks.scale(slab, "slab", "the standard deviation of the slab")
-        super().__init__(wide, checks.scale(spike, "spike", "the standard deviation of the spike"), mix)
-
-
-class Horseshoe(Prior):
-    """Strong shrinkage of most weights, or units, and little shrinkage of a few.
-
-    References:
-        Carvalho, Polson & Scott (2010), The horseshoe estimator for sparse signals.
-        Louizos, Ullrich & Welling (2017), Bayesian Compression for Deep Learning, https://arxiv.org/abs/1705.08665.
-
-    Args:
-        scale: scale of the half-Cauchy distribution of the global scale, positive.
-        group: which weights share a local scale, as in `ARD`: each ``weight`` has its own, or one is shared by an ``input``
-            unit or an ``output`` unit, which then shrinks as a whole (Louizos, Ullrich & Welling 2017,
-            https://arxiv.org/abs/1705.08665, section 4.2), or by the ``layer``.
-
-    Raises:
-        ValueError: `scale` is outside [1e-18, 1e18], or `group` is unknown. When the prior is used: the group is ``input``
-            or ``output``, and the input units of a tensor with several axes are unknown.
-        TypeError: `scale` is no real number.
-    """
-
-    def __init__(self, scale: float = 1.0, group: Group = "weight") -> None:
-        self.scale: float = checks.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
-        self.group: Group = one_of(group, Group, "group")
-
-    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")
-
-    def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
-        return {
-            f"{name}_global_scale": like.square().mean().sqrt().clamp_min(1e-2).reshape((1,) * like.dim()),
-            f"{name}_local_scale": torch.ones_like(mean_squares(self.group, name, like, units)),
-        }
-
-    def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        unit, n, site = like.new_ones(()), like.dim(), mean_squares(self.group, name, like, units).shape
-        overall = pyro.sample(f"{name}_global_scale", dist.HalfCauchy(self.scale * unit).expand((1,) * n).to_event(n))
-        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(unit).expand(site).to_event(len(site)))
-        local = over_weights(local, self.group, name, like, units)
-        return dist.Normal(torch.zeros_like(like), overall * local).to_event(n)
-
-    def describe(self) -> str:
-        return f"Horseshoe(scale={self.scale:g}" + (")" if self.group == "weight" else f", group={self.group})")

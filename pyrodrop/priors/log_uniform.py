@@ -1,8 +1,4 @@
-"""Log-uniform priors.
-
-p(log |w|) = const                      LogUniform, improper
-p(log |w|) = 1 / (high - low)           TruncatedLogUniform, on [low, high]
-"""
+"""The log-uniform prior, p(log |w|) = const."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.checks import one_of, real
-from pyrodrop.distributions.log_uniform import Form
 from pyrodrop.priors.prior import Prior
 
 
@@ -26,25 +20,19 @@ class LogUniform(Prior):
 
     Its density does not integrate to a finite number. The posterior may therefore not exist, the ELBO is not a bound on the
     evidence, and ELBOs can only be compared with others under this prior. The first instance warns about this with
-    `ImproperPrior`. Similar proper priors are `ARD` and `Horseshoe`.
+    `ImproperPrior`. `ARD` is a similar proper prior.
 
     References:
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.
         Hron, Matthews & Ghahramani (2018), https://arxiv.org/abs/1807.01969.
 
-    Args:
-        kl: form of the KL divergence from a Gaussian: ``exact``, a minimax rational approximation whose error per weight is
-            below 1e-10 in float64 and 2e-6 in float32 (`pyrodrop.divergences.log_uniform_kl`); or one of the published
-            approximations ``molchanov`` (error .0094 per weight) and ``kingma`` (for alpha <= 1 only, error .041).
-
-    Raises:
-        ValueError: `kl` is unknown.
+    The KL divergence from a Gaussian is exact up to 1e-10 per weight in float64 and 2e-6 in float32
+    (`pyrodrop.divergences.log_uniform_kl`).
     """
 
     _warned = False
 
-    def __init__(self, kl: Form = "exact") -> None:
-        self.kl: Form = one_of(kl, Form, "kl")
+    def __init__(self) -> None:
         if not LogUniform._warned:
             LogUniform._warned = True
             warnings.warn(
@@ -56,36 +44,7 @@ class LogUniform(Prior):
             )
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return distributions.LogUniform(shape, self.kl).to_event(len(shape))
+        return distributions.LogUniform(shape).to_event(len(shape))
 
     def describe(self) -> str:
-        return f"LogUniform(kl={self.kl})"
-
-
-class TruncatedLogUniform(Prior):
-    """The log-uniform prior with ln |w| limited to [low, high]: proper, but with bounded support.
-
-    The KL divergence of a posterior that puts probability outside the support, such as every Gaussian, is infinite;
-    training with it raises `NoDivergence`. The prior can be sampled, and it can be used with a posterior of
-    `guides.from_noise` that stays within the bounds.
-
-    Args:
-        low, high: bounds of ln |w|, with low < high.
-
-    Raises:
-        ValueError: a bound is outside [-80, 80], beyond which float32 overflows or underflows, or `low` is not below `high`.
-        TypeError: a bound is no real number.
-    """
-
-    def __init__(self, low: float = -20.0, high: float = 0.0) -> None:
-        for name, bound in (("low", low), ("high", high)):
-            real(bound, name, "a bound of ln |w|", least=-80, most=80)
-        checked = distributions.TruncatedLogUniform(low, high)
-        self.low: float = checked.low
-        self.high: float = checked.high
-
-    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return distributions.TruncatedLogUniform(self.low, self.high, shape).drawing_like(like).to_event(len(shape))
-
-    def describe(self) -> str:
-        return f"TruncatedLogUniform(low={self.low:g}, high={self.high:g})"
+        return "LogUniform(kl=exact)"  # as files have it

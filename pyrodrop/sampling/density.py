@@ -45,7 +45,7 @@ from pyrodrop.checks import Inputs, Real, checked, mapped, shown
 from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import denormals_flushed, seeded
-from pyrodrop.likelihoods.censored import check_complete
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 
 _log = logging.getLogger("pyrodrop")
@@ -286,15 +286,13 @@ def site_of(name: str, node: Any, again: Any) -> Site:
     return Site(shape, to_support)
 
 
-_PROPER = "use a proper prior, such as priors.Gaussian, priors.ARD with a hyperprior, or priors.Horseshoe"
+_PROPER = "use a proper prior, such as priors.Gaussian or priors.ARD with a hyperprior"
 IMPROPER = f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}"
 _REFUSED: dict[type, str] = {
     distributions.LogUniform: "is log-uniform, which is improper: its density does not integrate to a finite number, and "
     "the posterior has infinite mass around w = 0, so there is nothing to sample (Hron et al. 2018, arXiv:1807.01969). "
     f"For sampling, {_PROPER}",
     dist.ImproperUniform: IMPROPER,
-    distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
-    f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
 }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
-from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.guides import ExactLastLayer, MeanField
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
@@ -73,5 +72,5 @@ def settings_for(guide: Any, steps: int | None, options: TrainingOptions) -> tup
 
 def standardised(data: Dataset) -> Dataset:
     """The data with a standardisation of x, and of y if it is real, unless they have one already."""
-    targets = data.targets or (standardisation_of(data.y) if data.y.is_floating_point() else None)
+    targets = data.targets or (Standardize.of(data.y) if data.y.is_floating_point() else None)
     return data.with_values(inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)

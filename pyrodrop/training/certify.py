@@ -30,8 +30,7 @@ from torch import Tensor
 from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import Categorical
-from pyrodrop.likelihoods.likelihood import Incomplete
+from pyrodrop.likelihoods import Categorical, Missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
 from pyrodrop.training.fitted_replicates import Replicates
@@ -55,9 +54,9 @@ def of_fit(fit: Any, refits: int, level: float, seed: int) -> Certificate:
             "certify trains again: it needs the training data and settings, which a loaded fit does not have"
         )
     x, likelihood = data.x, fit.model.likelihood
-    if isinstance(likelihood, Incomplete):
+    if isinstance(likelihood, Missing):
         raise ValueError(
-            "certify draws all of y, and a fit of missing or censored observations knew less: leave these rows out; "
+            "certify draws all of y, and a fit of missing observations knew less: leave these rows out; "
             f"got {likelihood.describe()}"
         )
     if likelihood.anew() is likelihood and next(likelihood.parameters(), None) is not None:

@@ -78,8 +78,8 @@ class DrawnTerms:
     and is computed once.
 
     Args:
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior`,
-            and the `common_scale`, so that the result is a bound on the log evidence; False for the objective that training
+        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and the
+            `common_scale`, so that the result is a bound on the log evidence; False for the objective that training
             minimises.
     """
 
@@ -100,7 +100,7 @@ class DrawnTerms:
             sites = [(site, q) for site, q in sites if q is None]
         elif self.whole:
             self.scale = common_scale(node for pair in sites for node in pair if node is not None)
-            sites = [(site, q and self._scaled(q)) for site, q in sites if not (q and q["infer"].get("penalty"))]
+            sites = [(site, q and self._scaled(q)) for site, q in sites]
         terms = _terms(sites, self._hyper, self._fixed, self._known)
         return terms._replace(nll=terms.nll / (self.scale or 1))
 

@@ -230,12 +230,9 @@ def objective_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> O
     kl_weight = float(fit.history[-1, 2]) if len(fit.history) else 1.0
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
     scales = sorted({factor.scale for factor in draws.factors})
-    rate_prior = fit.guide.rate_prior if isinstance(fit.guide, Guide | Ensemble) else None
     factors = [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
     if scales != [1.0]:
         factors.append(f"KL divergences scaled by the guide, kl_scale {', '.join(f'{scale:g}' for scale in scales)}")
-    if rate_prior is not None:
-        factors.append(f"minus the log density of the rates under {type(rate_prior).__name__}")
     of_kl = worst(factor.convention for factor in draws.factors)
     detail = "; ".join([*(factors or ["all factors are 1: the ELBO"]), f"of the KL divergence: {of_kl}"])
     convention = Convention("objective", detail, of_kl.error)

@@ -27,7 +27,7 @@ from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader, loader_of
 from pyrodrop.devices import seeded
 from pyrodrop.guides.ensemble import members_of
-from pyrodrop.likelihoods.censored import leaves_out_missing
+from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values

@@ -86,8 +86,8 @@ def fit_replicates(
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
-            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
-            and prior functions (`models.WithPriorFunction`), too.
+            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, with what its
+            priors draw (`Prior.initial`).
         memory: bytes that all replicates together may take; half of the free memory if None. If that is not enough, they
             train in turn, as many at a time as fit. It is shared by all processes of this machine; on a cluster, each worker
             has as much.

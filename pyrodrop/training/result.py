@@ -160,8 +160,8 @@ class Fit(Posterior):
         Raises:
             TypeError: the fit is of a Pyro program that is no network.
             ValueError: the fit has no training data, or no settings of its training, as after loading or `pruned`; it was
-                trained on a loader; observations may be missing or censored; a likelihood of a class of your own has
-                parameters; or as `fit_replicates`.
+                trained on a loader; observations may be missing; a likelihood of a class of your own has parameters; or as
+                `fit_replicates`.
 
         Example:
             >>> import torch, pyrodrop

@@ -9,7 +9,7 @@ from pyrodrop.checks import mapped, shown
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader, read_for
-from pyrodrop.likelihoods.censored import leaves_out_missing
+from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.rows import arguments_of, none_by_default
 

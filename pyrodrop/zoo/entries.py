@@ -64,8 +64,7 @@ beta_1 = .95.
 `tables/...`: tables by the kind of their y, with two hidden layers of 50 ReLU units and MC dropout at rate .01: the
 posterior, learning rate and prior of `pyrodrop.recipes`. Rates of .01 and .05, learning rates of 1e-3 and 1e-2, and a
 dispersion of one number or from the network were compared on a fifth of the training rows of the first splits. Each entry is
-one network; `recipes.regressor` mixes several. The splits of wine are the published ones. Between 23 and 32 % of their test
-rows are also in the training part.
+one network; `recipes.regressor` mixes several.
 
 `toys/...`: problems with one input, whose uncertainty can be judged from a plot. A network 1-50-1 with tanh units, the exact
 posterior of its last layer above a mean field of the first, and the priors and noise of `priors.from_gp` for the training
@@ -528,16 +527,6 @@ _OF_TABLES: dict[str, tuple[str, str, str, Callable[[], Any], int, str]] = {
         "sound level of airfoils with Gaussian noise that depends on x",
         "Brooks, Pope & Marcolini (1989), Airfoil self-noise and prediction; the table",
         "airfoil", partial(likelihoods.HeteroscedasticGaussian, "softplus"), 4000, "noise that depends on x",
-    ),
-    "wine-ordinal": (
-        "grades of red wine as ordered classes",
-        "Cortez, Cerdeira, Almeida, Matos & Reis (2009), Modeling wine preferences by data mining; the table",
-        "uci/wine-grades", partial(likelihoods.Ordinal, 6), 2000, "ordered classes",
-    ),
-    "censored": (
-        "survival with cancer of the larynx, log-normal, right-censored",
-        "Kardaun (1983), Statistical survival analysis of male larynx-cancer patients; the data",
-        "larynx", lambda: likelihoods.Censored(likelihoods.LogNormal()), 300, "censored times",
     ),
 }  # fmt: skip
 _TOYS: dict[str, tuple[str, str, tuple[float, ...]]] = {

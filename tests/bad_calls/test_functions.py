@@ -26,12 +26,6 @@ def read(x: Any = ROWS, weight_decay: Any = 1e-3, **changed: Any) -> Any:
 
 
 REFUSED: Table = {
-    "divergences.binary_entropy": [
-        (lambda: divergences.binary_entropy(HALF + 1), "p is .*got values from 1.5 to 1.5"),
-    ],
-    "divergences.lost_entropy": [
-        (lambda: divergences.lost_entropy(HALF, HALF[:2]), r"distance must have the shape of p; got shape \[2\]"),
-    ],
     **{
         f"divergences.{kl.__name__}": [
             (lambda kl=kl: kl(WHOLE), "log_alpha must be a dense tensor of a floating-point dtype; got"),

@@ -95,11 +95,9 @@ def test_the_mean_of_concrete_dropout_does_not_move_with_its_rates(rates: Any) -
         torch.testing.assert_close(guide.mean()["weight"], model.weight_sites()["weight"])
 
 
-def test_type_a_has_no_noise_by_weight_and_noise_needs_a_penalty() -> None:
+def test_type_a_has_no_noise_by_weight() -> None:
     with pytest.raises(ValueError, match="type A has one noise value per input unit"):
         guides.VariationalDropout(linear(priors.Gaussian()), "A", "weight")
-    with pytest.raises(ValueError, match="one of them; got neither"):
-        guides.from_noise(lambda a, b: a, lambda a: a)
 
 
 def test_the_improper_prior_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:

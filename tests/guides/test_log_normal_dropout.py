@@ -148,10 +148,8 @@ def test_beyond_a_bound_only_the_gradient_that_leads_back_passes(parameter: int,
 
 def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     q = weights()
-    for prior in (priors.Gaussian(), priors.TruncatedLogUniform(), priors.ARD("input"), priors.Laplace()):
-        with pytest.raises(
-            NoDivergence, match="no density over weights.*by the guide's low and high.*priors.LogUniform"
-        ):
+    for prior in (priors.Gaussian(), priors.ARD("input"), priors.Laplace()):
+        with pytest.raises(NoDivergence, match="no density over weights.*priors.LogUniform"):
             divergence(q, prior.expand(3, len(NOISE)), q.sample)
     p = priors.LogUniform().expand(3, len(NOISE))
     known = convention(q, p)

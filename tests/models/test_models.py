@@ -130,7 +130,5 @@ def test_a_wide_and_deep_network_is_a_line_and_a_perceptron() -> None:
     torch.testing.assert_close(model.outputs(w, X), deep + torch.cat([X @ slopes, torch.zeros(12, 1)], 1))
     model.set_range(torch.tensor([-0.5, -1.0]), torch.tensor([0.5, 0.25]), of_line=True)
     torch.testing.assert_close(model.outputs(w, X), model.outputs(w, inside))
-    with pytest.raises(ValueError, match=r"low and high must have the shape \[2\]; got \[1\] and \[2\]"):
-        model.set_range(torch.zeros(1), torch.ones(2))
-    with pytest.raises(ValueError, match=r"shapes \[2, T\], \[T\] and \[T\].*got \[1, 2\], \[1\], \[1\]"):
+    with pytest.raises(ValueError, match=r"shape \[2, T\], intercept and scale \[T\]; got \[1, 2\], \[1\] and \[1\]"):
         model.set_line(slopes.T, intercept, scale)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from pyrodrop import likelihoods, models
+from pyrodrop import likelihoods
 from pyrodrop.analysis.lab.networks import Case, Refused
+
+
+class WithFixed(nn.Module):
+    """A network plus a copy of it whose weights do not train (Osband et al. 2018, arXiv:1806.03335)."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net, self.fixed = net, copy.deepcopy(net).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) + self.fixed(-x)  # type: ignore[no-any-return]
+
 
 CASES = {
     "batch_norm_cnn": Case(
@@ -169,7 +183,7 @@ CASES = {
     ),
     "prior_function": Case(
         about="A network with a fixed random function added to it.",
-        network=lambda: models.WithPriorFunction(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), scale=0.5),
+        network=lambda: WithFixed(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))),
         x=lambda: torch.randn(6, 3),
     ),
     "spectral_norm": Case(

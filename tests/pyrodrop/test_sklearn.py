@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from pyrodrop import Replicates, guides, likelihoods
+from pyrodrop import Replicates, guides
 from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
 
 RNG = np.random.default_rng(0)
@@ -95,8 +95,6 @@ def test_a_single_network_and_its_classes() -> None:
     [
         ({"posterior": "laplace"}, "posterior must be a function .*'laplace'"),
         ({"hidden_layer_sizes": 50}, "hidden_layer_sizes are the numbers of units.*got the int 50"),
-        ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
-        ({"likelihood": likelihoods.Ordinal(3)}, r"likelihood must be of numbers; got Ordinal\(3\), of class labels"),
     ],
 )
 def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from pyrodrop.data import Dataset
-from pyrodrop.metrics import brier, classification_scores, ece, negative_log_likelihood
+from pyrodrop.metrics import Predicted, brier, classification_scores, ece
 from pyrodrop.metrics.classes import class_probabilities
 from pyrodrop.prediction.prediction import Predicts
 
-JUDGED = {"ece": ece, "nll": negative_log_likelihood, "brier": brier}
+
+def _nll(predicted: Predicted, y: Tensor) -> float:
+    return -classification_scores(predicted, y)["log_density"]
+
+
+JUDGED = {"ece": ece, "nll": _nll, "brier": brier}
 _RESAMPLES = 200
 
 
@@ -31,7 +37,7 @@ def compared(
         p = class_probabilities(prediction)
         scores[name] = {"error_percent": 100 * float((p.argmax(-1) != test.y).double().mean())}
         scores[name] |= {
-            "nll": negative_log_likelihood(prediction, test.y),
+            "nll": _nll(prediction, test.y),
             **classification_scores(prediction, test.y),
         }
         del scores[name]["log_density"], scores[name]["accuracy"]

@@ -14,11 +14,10 @@ import torch
 from scipy.stats import norm, wasserstein_distance
 
 import pyrodrop
-from pyrodrop import guides, likelihoods
+from pyrodrop import guides
 from pyrodrop.analysis.comparison.to_reference import COLUMNS, distances, sign_probability
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.scaling import Standardize
 
 
 @dataclasses.dataclass
@@ -178,19 +177,6 @@ def test_distances_of_classes_are_free_of_a_shift_of_the_logits() -> None:
     assert found["wasserstein"] >= np.mean(each)  # type: ignore[operator]  # W_1 <= W_2
     squares = ((np.sort(centred[0], 0) - np.sort(centred[1], 0)) ** 2).mean(0)
     assert found["wasserstein"] == pytest.approx(np.sqrt(squares).mean(), rel=1e-4)
-
-
-def test_the_one_output_of_ordered_classes_is_no_logit() -> None:
-    """A shift of all functions is seen, which softmax would not see; the covariance is that of the outputs."""
-    f = torch.randn(200, 3, 1, generator=torch.Generator().manual_seed(0))
-    ordinal = likelihoods.Ordinal(4).requires_grad_(False)
-    ordinal.start(torch.arange(4))
-    one, wider = (Prediction(z, ordinal(z, Standardize())) for z in (f, 2 * f + 1))
-    found = distances("a", wider, one).values
-    assert found["total_variation"] > 0.05  # type: ignore[operator]
-    assert found["covariance"] == pytest.approx(3.0, rel=1e-4), "four times the covariance"
-    assert found["correlation"] == pytest.approx(0.0, abs=1e-5)
-    assert found["spread"] == pytest.approx(2.0, rel=1e-4)
 
 
 def test_what_a_prediction_cannot_give_is_said(small: Any) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import scipy.stats
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
@@ -114,21 +112,6 @@ def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_fo
     total = sum(log_alpha.numel() for log_alpha in alphas)
     assert 0 < kept < 0.9 * total
     assert measured.scores["compression"] == pytest.approx(total / kept)
-
-
-def test_censored_times_have_a_log_density_alone() -> None:
-    """That of an exact time or of the probability beyond the last one, by the log-normal draws."""
-    entry = zoo.entry("tables/censored")
-    [split] = load_splits(entry, 1)
-    measured = measure(entry, [split], draws=7, steps=5, device="cpu", engine="traced", progress=False)
-    assert set(measured.scores) == {"log_density", "training_nll", "training_kl"}
-    fit: Any = measured.fits[0]
-    median = fit.predict(split.test.x, 7, seed=0).f.double()
-    of = scipy.stats.lognorm(float(fit.model.likelihood.likelihood.scale.detach()), scale=median[..., 0].numpy())
-    lower, upper = split.test.y.double().numpy().T
-    p = [of.pdf(lower).mean(0), of.sf(lower).mean(0)]
-    wanted = sum(math.log(p[int(math.isinf(upper[n]))][n]) for n in range(len(lower))) / len(lower)
-    assert measured.scores["log_density"] == pytest.approx(wanted, rel=1e-4)
 
 
 def test_run_of_an_entry(

@@ -40,7 +40,6 @@ NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] =
     "lenet-300-100": (lambda: models.LeNet300100(**CLASSES), PIXELS),
     "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
     "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
-    "conv-net": (lambda: models.ConvNet((1, 28, 28), scale=0.2, **CLASSES), DIGITS),
     "functional": (lambda: models.from_module(Functional(), **CLASSES), DIGITS),
     "biases-with-prior": (lambda: models.MLP([784, 30, 10], bias_prior=priors.ARD(), **CLASSES), PIXELS),
 }

@@ -13,7 +13,6 @@ from sklearn.model_selection import train_test_split
 from pyrodrop import data
 from pyrodrop.data.files import FILES
 from pyrodrop.data.published import UCI
-from pyrodrop.zoo.sources import SOURCES
 
 TABLES = {"airfoil": ("airfoil.csv", "target", 5), "bikes": ("bike_sharing_hour.csv.gz", "cnt", 1)}
 
@@ -30,38 +29,6 @@ def test_a_table_is_its_file_and_its_first_split_that_of_bde(name: str, data_fol
     np.testing.assert_array_equal(whole.y, frame[[target]].to_numpy(float))
     train, test = train_test_split(np.arange(len(frame)), test_size=0.2, random_state=0)
     assert (len(whole), whole.rows[0][0].tolist(), whole.rows[0][1].tolist()) == (count, train.tolist(), test.tolist())
-
-
-def test_grades_of_wine_are_its_numbers_less_three(data_folder: Path) -> None:
-    """Between 23 and 32 % of the test rows are in the training part too."""
-    splits, numbers, twins = SOURCES["uci/wine-grades"].load(), data.uci("wine"), []
-    for split, of_numbers in zip(splits, numbers, strict=False):
-        for rows, real in ((split.train, of_numbers.train), (split.test, of_numbers.test)):
-            assert torch.equal(rows.x, real.x)
-            assert torch.equal(rows.y.float() + 3, real.y[:, 0])
-        assert split.test.inputs is split.train.inputs
-        assert split.train.y.unique().tolist() == list(range(6))
-        known = set(map(tuple, split.train.x.tolist()))
-        twins.append(np.mean([tuple(row) in known for row in split.test.x.tolist()]))
-    assert len(splits) == 5
-    assert (round(min(twins), 2), round(max(twins), 2)) == (0.23, 0.32)
-
-
-def test_larynx_has_ends_of_times_and_folds_that_are_all_of_it() -> None:
-    """Sizes as Klein & Moeschberger (2003), section 1.8, have them: 90 men, stages of 33, 17, 27 and 13, 50 deaths."""
-    splits = SOURCES["larynx"].load()
-    x, y = (torch.cat([getattr(split.test, name) for split in splits]) for name in "xy")
-    rows = data.Dataset(x, y)
-    assert torch.bincount(rows.x[:, 1].long()).tolist() == [0, 33, 17, 27, 13]
-    died = rows.y[:, 0] == rows.y[:, 1]
-    assert (len(rows), int(died.sum())) == (90, 50)
-    assert bool(rows.y[~died, 1].isposinf().all())
-    assert bool(((rows.x[:, 0] > 40) & (rows.x[:, 0] < 90) & (rows.y[:, 0] < 11)).all())
-    for split in splits:
-        assert (len(split.train), len(split.test)) == (72, 18)
-        assert float(split.train.y.sum(0)[0] + split.test.y.sum(0)[0]) == pytest.approx(float(y[:, 0].sum()))
-        torch.testing.assert_close(split.train.inputs.loc, split.train.x.mean(0))
-        assert split.test.inputs is split.train.inputs
 
 
 @pytest.mark.parametrize("name", UCI)

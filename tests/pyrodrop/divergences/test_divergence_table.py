@@ -65,16 +65,6 @@ def test_divergence_from_the_log_uniform(name: str) -> None:
     assert convention(q, p).kind == "up_to_constant"
 
 
-def test_forms_of_the_log_uniform_divergence_state_their_error() -> None:
-    q = MultiplicativeNormal(torch.randn(3, 4), torch.linspace(-6, 0, 12).reshape(3, 4))
-    exact = float(kl_divergence(q, priors.LogUniform().expand(3, 4)))
-    for kl in ("molchanov", "kingma"):
-        p = priors.LogUniform(kl).expand(3, 4)  # type: ignore[arg-type]
-        error = convention(q, p).error
-        assert error is not None
-        assert 1e-4 < abs(float(kl_divergence(q, p)) - exact) < 12 * error
-
-
 def test_type_a_counts_units_and_not_weights() -> None:
     log_alpha = torch.tensor([-1.0, 0.0, 1.0, 2.0])
     p = priors.LogUniform()
@@ -119,7 +109,7 @@ def test_ard_is_the_least_over_its_variances(group: Any, name: str) -> None:
         assert abs(minimum.x) < 1e-3
 
 
-@pytest.mark.parametrize("prior", [priors.Laplace(0.7), priors.StudentT(3.0, 0.5), priors.ScaleMixture(1.0, 0.1, 0.3)])
+@pytest.mark.parametrize("prior", [priors.Laplace(0.7), priors.StudentT(3.0, 0.5)])
 def test_heavy_tailed_priors_are_monte_carlo(prior: priors.Prior) -> None:
     q, p = posteriors()["B"], prior.expand(3, 4)
     value = q.sample()
@@ -133,12 +123,9 @@ def test_densities_of_the_heavy_tailed() -> None:
 
     w = torch.randn(3, 4)
     n = w.numpy()
-    mixture = 0.3 * stats.norm.pdf(n, scale=1.0) + 0.7 * stats.norm.pdf(n, scale=0.1)
     want = {
         priors.Laplace(0.7): stats.laplace.logpdf(n, scale=0.7),
         priors.StudentT(3.0, 0.5): stats.t.logpdf(n, 3.0, scale=0.5),
-        priors.ScaleMixture(1.0, 0.1, 0.3): torch.from_numpy(mixture).log().numpy(),
-        priors.SpikeAndSlab(1.0, 0.1, 0.3): torch.from_numpy(mixture).log().numpy(),
     }
     for prior, log_density in want.items():
         assert float(prior.expand(3, 4).log_prob(w)) == pytest.approx(float(log_density.sum()))
@@ -151,12 +138,6 @@ def test_a_users_regulariser_stands_in_and_says_so() -> None:
     p = priors.Gaussian().expand(3, 4)
     torch.testing.assert_close(divergence(q, p, q.sample()), m.abs().sum())
     assert "user's regulariser" in convention(q, p).detail
-    density = lambda w, loc: dist.Normal(loc, 1.0).to_event(2).log_prob(w)  # noqa: E731
-    by_density = Pushforward(m, lambda loc, e: loc + e, noise, density=density)
-    exact = kl_divergence(dist.Normal(m, 1.0).to_event(2), p)
-    draws = torch.stack([divergence(by_density, p, by_density.sample()) for _ in range(2000)])
-    assert abs(float(draws.mean() - exact)) < 4 * float(draws.std()) / math.sqrt(2000)
-    assert convention(by_density, p).kind == "exact"
 
 
 ATOMS = BernoulliMixture(torch.ones(2, 2), 0.5)
@@ -175,8 +156,6 @@ NORMAL = dist.Normal(torch.ones(2, 2), 1.0).to_event(2)
         (LINE, priors.Gaussian, "CorrelatedNormal from Normal.*no density over weights; use priors.LogUniform"),
         (LINE, priors.ARD, "CorrelatedNormal from PooledNormal.*no density"),
         (LINE, priors.Laplace, "CorrelatedNormal from Laplace.*no density"),
-        (NORMAL, priors.TruncatedLogUniform, "Normal from TruncatedLogUniform.*outside the prior's support.*infinite"),
-        (Pushforward(torch.ones(2, 2), lambda m, e: m, lambda m: NORMAL), priors.Gaussian, "needs a regularizer"),
     ],
 )
 def test_pairs_without_a_divergence_are_named(q: Any, prior: Any, message: str) -> None:

@@ -31,7 +31,6 @@ class Case(NamedTuple):
     scipy: Callable[[Any, Any], Any]
     y: Callable[[Any], Any]
     wrong: float
-    unit: float = 1.0  # of an output of 0 for the parameter
 
 
 def mean(z: Any) -> Any:
@@ -47,16 +46,10 @@ CASES = {
     ),
     "StudentT": Case(
         lambda *args, **more: likelihoods.StudentT(5.0, *args, **more),
-        lambda z, s: stats.t(5.0, 3 + 2 * z, s), lambda d: d.ppf(0.6), math.nan, 2.0,
+        lambda z, s: stats.t(5.0, 3 + 2 * z, s), lambda d: d.ppf(0.6), math.nan,
     ),
     "LogNormal": Case(
         likelihoods.LogNormal, lambda z, s: stats.lognorm(s, scale=mean(z)), lambda d: d.ppf(0.6), 0.0
-    ),
-    "Gamma": Case(
-        likelihoods.Gamma, lambda z, a: stats.gamma(1 / a, scale=a * mean(z)), lambda d: d.ppf(0.6), -2.0
-    ),
-    "Beta": Case(
-        likelihoods.Beta, lambda z, k: stats.beta(expit(z) * k, expit(-z) * k), lambda d: d.ppf(0.6), 1.5
     ),
 }  # fmt: skip
 DISPERSED = [name for name in CASES if name not in ("Bernoulli", "Poisson")]
@@ -92,37 +85,18 @@ def test_probabilities_and_quantiles_are_scipys(pair: Any) -> None:
         np.testing.assert_allclose(prediction.quantile(q).double(), theirs.ppf(q), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", DISPERSED)
+@pytest.mark.parametrize("name", ["NegativeBinomial"])
 def test_the_network_gives_the_parameter(name: str) -> None:
     """The second half of the outputs is the logarithm of the parameter, also with several columns of y."""
     case, z = CASES[name], torch.randn(2, 1, N, 4, dtype=torch.float64)[0]
     likelihood = case.make("network").double()
     assert likelihood.outputs(2) == 4
-    theirs = case.scipy(z[0, :, :2].numpy(), case.unit * np.exp(z[0, :, 2:].numpy()))
+    theirs = case.scipy(z[0, :, :2].numpy(), np.exp(z[0, :, 2:].numpy()))
     y = torch.as_tensor(case.y(theirs))
-    log_prob = theirs.logpmf if name == "NegativeBinomial" else theirs.logpdf
-    np.testing.assert_allclose(likelihood(z, UNITS).log_prob(y)[0], log_prob(y.numpy()).sum(1), rtol=1e-6)
-    f = theirs.median() if name == "LogNormal" else theirs.mean()
-    np.testing.assert_allclose(likelihood.location(z, UNITS)[0], f, rtol=1e-6)
+    np.testing.assert_allclose(likelihood(z, UNITS).log_prob(y)[0], theirs.logpmf(y.numpy()).sum(1), rtol=1e-6)
+    np.testing.assert_allclose(likelihood.location(z, UNITS)[0], theirs.mean(), rtol=1e-6)
     with pytest.raises(ValueError, match=r"output must have 2 D columns under a .*got shape \[9, 3\]"):
         likelihood(torch.zeros(N, 3), UNITS)
-
-
-def test_classes_in_an_order() -> None:
-    """Probabilities are differences of sigmoids, also far out, where the direct difference loses all digits."""
-    likelihood = likelihoods.Ordinal(4).double()
-    likelihood.start(torch.tensor([0, 1, 1, 2, 2, 2, 3, 3]))
-    f = torch.tensor([[-60.0], [-2.0], [0.0], [1.5], [60.0]], dtype=torch.float64)
-    c = likelihood.cutpoints.detach().numpy()
-    upto = np.concatenate([np.zeros((5, 1)), expit(c - f.numpy()), np.ones((5, 1))], 1)
-    distribution = likelihood(f, Standardize())
-    np.testing.assert_allclose(distribution.probs.detach()[1:4], np.diff(upto)[1:4], rtol=1e-9)
-    assert bool(distribution.logits.isfinite().all())
-    np.testing.assert_allclose(distribution.logits.detach()[0, 3], -60 - c[2], rtol=1e-9)
-    np.testing.assert_allclose(distribution.probs.detach()[2], [0.125, 0.25, 0.375, 0.25], atol=2e-3)
-    before = likelihood.cutpoints.clone()
-    likelihood.start(torch.tensor([0, 0, 0, 1, 2, 3]))
-    assert torch.equal(likelihood.cutpoints, before), "only the first data give the start"
 
 
 @pytest.mark.parametrize("name", DISPERSED)
@@ -220,7 +194,7 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
     rest = pyrodrop.Prediction(f[:, 20:], likelihoods.Bernoulli()(f[:, 20:], Standardize()))
     assert metrics.classification_scores(prediction, gaps) == pytest.approx(metrics.classification_scores(rest, y[20:]))
     several = torch.cat([f, f], -1)
-    with pytest.raises(TypeError, match=r"one label per example; this prediction has labels of shape \[50, 2\]"):
+    with pytest.raises(TypeError, match=r"one label per example; .*shape \[50, 2\]"):
         metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
 
 
@@ -230,11 +204,9 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
         (lambda: likelihoods.NegativeBinomial(1e-8), stats.nbinom(1e8, 1 / (1 + 3e-8)), 5.0),
         (lambda: likelihoods.NegativeBinomial(0.5), stats.nbinom(2, 1 / (1 + 1.5)), 7.0),
         (lambda: likelihoods.Poisson(), stats.poisson(3), 5.0),
-        (lambda: likelihoods.Gamma(1e-6), stats.gamma(1e6, scale=3e-6), 3.001),
-        (lambda: likelihoods.Beta(1e6), stats.beta(5e5, 5e5), 0.5005),
         (lambda: likelihoods.StudentT(1000.0, 2.0), stats.t(1000.0, 3.0, 2.0), 4.0),
     ],
-    ids=["little dispersion", "negative binomial", "poisson", "gamma", "beta", "student"],
+    ids=["little dispersion", "negative binomial", "poisson", "student"],
 )
 def test_single_precision_keeps_the_digits(likelihood: Any, theirs: Any, y: float) -> None:
     """Differences of ln Gamma of large numbers lose no digits; parameters are rounded to float32 before."""
@@ -249,32 +221,14 @@ def test_outputs_far_out_give_finite_losses_and_gradients(name: str) -> None:
     for far in (-200.0, 200.0):
         if name == "network":
             z = torch.tensor([[far, far], [far, -far]], requires_grad=True)
-            instances = [
-                likelihoods.NegativeBinomial("network"),
-                likelihoods.Gamma("network"),
-                likelihoods.Beta("network"),
-            ]
+            likelihood = likelihoods.NegativeBinomial("network")
         else:
             z = torch.tensor([[far], [-far]], requires_grad=True)
-            instances = [CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()]
-        for likelihood in instances:
-            y = 0.5 if isinstance(likelihood, likelihoods.Beta) else 1.0
-            log_prob = likelihood(z, UNITS).log_prob(torch.full((2, 1), y)).sum()
-            (slope,) = torch.autograd.grad(log_prob, z)
-            assert bool(log_prob.isfinite()), (likelihood.describe(), far)
-            assert bool(slope.isfinite().all()), (likelihood.describe(), far)
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "value"), [(likelihoods.Gamma, 0.0), (likelihoods.Beta, 0.0), (likelihoods.Beta, 1.0)]
-)
-def test_ends_that_torch_allows_are_refused(likelihood: Any, value: float) -> None:
-    y = torch.full((N, 1), 0.4)
-    y[3] = value
-    with pytest.raises(
-        ValueError, match=f"values of y must not be {value:g} under {likelihood.__name__}.*got 1 of them"
-    ):
-        fitted(likelihood(), (torch.randn(N, 2), y))
+            likelihood = CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()
+        log_prob = likelihood(z, UNITS).log_prob(torch.ones(2, 1)).sum()
+        (slope,) = torch.autograd.grad(log_prob, z)
+        assert bool(log_prob.isfinite()), (likelihood.describe(), far)
+        assert bool(slope.isfinite().all()), (likelihood.describe(), far)
 
 
 def test_every_column_has_a_start_of_its_own() -> None:
@@ -298,20 +252,6 @@ def test_every_column_has_a_start_of_its_own() -> None:
     constant: Any = likelihoods.StudentT()
     constant.start(torch.ones(5, 1))
     assert float(constant.scale) == 1.0
-
-
-def test_the_scale_of_a_log_normal_network_stays_below_three_times_that_of_y() -> None:
-    """The scale is exp(r) where that is small, by NumPy; the mean of a draw with r = 20 is finite."""
-    y = torch.exp(torch.randn(500, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.2, 1.0]) + 3)
-    likelihood: Any = likelihoods.LogNormal("network")
-    likelihood.start(y)
-    largest = 3 * np.log(y.double().numpy()).std(0)
-    np.testing.assert_allclose(likelihood.largest, largest, rtol=1e-5)
-    for r in (-8.0, 0.0, 20.0):
-        output = torch.tensor([[0.0, 0.0, r, r]], dtype=torch.float64)
-        s = 1 / (np.exp(-r) + 1 / largest)
-        want = np.exp(s**2 / 2)
-        np.testing.assert_allclose(likelihood(output, Standardize()).mean[0], want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("r", [-1000.0, -81.0, -80.0, 3.0, 80.0, 1000.0])

@@ -154,11 +154,6 @@ def test_scores_are_those_of_the_observed_elements() -> None:
     spread = np.abs(draws[:, None] - draws[None]).mean((0, 1))
     assert got["crps"] == pytest.approx(np.mean(np.abs(draws - observed).mean(0) - spread / 2), rel=1e-6)
     assert got["sharpness"] == pytest.approx(float(p.variance[seen].mean().sqrt()))
-    whole = seen.all(1)
-    pairs = p.sample_y(1000)[:, whole].numpy()
-    to_y = np.linalg.norm(pairs - y[whole].numpy(), axis=-1).mean(0)
-    among = [np.linalg.norm(pairs[:, None, n] - pairs[None, :, n], axis=-1).mean() for n in range(int(whole.sum()))]
-    assert got["energy_score"] == pytest.approx(np.mean(to_y - np.array(among) / 2), rel=1e-6)
     with pytest.raises(ValueError, match="finite"):
         p.cdf(y)
 

@@ -44,24 +44,6 @@ def test_crps_of_a_gaussian() -> None:
     assert metrics.crps(draws, 2 * z) == pytest.approx(float(want.mean()), abs=1e-4)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 5])
-def test_energy_score_of_a_standard_gaussian_at_its_mean(columns: int) -> None:
-    """g (sqrt(2) - 1) with g = Gamma((D + 1) / 2) / Gamma(D / 2); the finite sample adds g / S. Within 4 s.e."""
-    g, draws = math.gamma((columns + 1) / 2) / math.gamma(columns / 2), 100
-    scores = torch.tensor(
-        [metrics.energy_score(torch.randn(draws, 1, columns), torch.zeros(1, columns)) for _ in range(400)]
-    )
-    want = g * (math.sqrt(2) - 1) + g / draws
-    assert abs(float(scores.mean()) - want) < 4 * float(scores.std()) / math.sqrt(400)
-
-
-def test_energy_score_of_one_column_is_the_crps_and_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws, y = torch.randn(50, 7, 1), torch.randn(7, 1)
-    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
-    monkeypatch.setattr("pyrodrop.metrics.regression._PAIRS", 3 * 50**2)
-    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
-
-
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_scores_of_draws_are_those_of_scoringrules(offset: float) -> None:
     """Draws far from y, on both sides, and equal to y."""
@@ -69,8 +51,6 @@ def test_scores_of_draws_are_those_of_scoringrules(offset: float) -> None:
     y[0], y[1] = draws[3, 0], offset + 9.0
     theirs = scoringrules.crps_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
     assert metrics.crps(draws, y) == pytest.approx(float(theirs), rel=1e-7)
-    theirs = scoringrules.es_ensemble(y.numpy(), draws.numpy(), m_axis=0, estimator="nrg").mean()
-    assert metrics.energy_score(draws, y) == pytest.approx(float(theirs), rel=1e-7)
 
 
 def test_sharpness_is_the_rmse_of_a_right_prediction() -> None:
@@ -102,11 +82,6 @@ def test_regression_scores_are_the_parts() -> None:
     assert scores["coverage_50"] == metrics.coverage(metrics.pit(prediction, y), 0.5)
     assert scores["width_95"] == pytest.approx(2 * 1.96, rel=0.05)
     assert scores["sharpness"] == 1
-    assert "energy_score" not in scores
-    both = gaussian(torch.cat([loc, loc], 1), 1.0)
-    twice = metrics.regression_scores(both, torch.cat([y, y], 1))
-    assert twice["energy_score"] == metrics.energy_score(both.sample_y(1000), torch.cat([y, y], 1))
-    assert set(twice) == {*scores, "energy_score"}
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,23 +105,11 @@ def test_entropies_are_scipys(draws: int, n: int, classes: int, spread: float, s
         torch.testing.assert_close(metrics.mutual_information(predicted), split.epistemic)
 
 
-def test_the_parts_of_the_variance_are_those_of_draws() -> None:
-    """Noise that differs by draw and point: total against draws of y, within 4 s.e. of a variance."""
+def test_the_variance_is_that_of_draws() -> None:
+    """Noise that differs by draw and point, within 4 s.e. of a variance."""
     f, sd = torch.randn(50, 4, 2), 0.2 + torch.rand(50, 4, 2)
     prediction = Prediction(f=f, distribution=dist.Normal(f, sd).to_event(1))
-    split = metrics.variance_split(prediction)
-    torch.testing.assert_close(split.total, split.aleatoric + split.epistemic)
-    torch.testing.assert_close(split.aleatoric, (sd**2).mean(0))
     y = prediction.sample_y(100_000)
     fourth = (y - y.mean(0)).pow(4).mean(0)
     se = ((fourth - y.var(0) ** 2) / len(y)).sqrt()
-    assert float(((y.var(0) - split.total) / se).abs().max()) < 4
-
-
-def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
-    """As from a Gaussian process: one component, whose variance is the sum of those of function and noise."""
-    loc, f_sd = torch.zeros(1, 3, 1), torch.tensor([[0.3], [0.0], [2.0]])
-    distribution = dist.Normal(loc, (f_sd**2 + 0.25).sqrt()).to_event(1)
-    split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), distribution=distribution, f_sd=f_sd))
-    torch.testing.assert_close(split.epistemic, f_sd**2)
-    torch.testing.assert_close(split.aleatoric, torch.full((3, 1), 0.25))
+    assert float(((y.var(0) - prediction.variance) / se).abs().max()) < 4

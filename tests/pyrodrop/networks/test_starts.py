@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,8 +79,6 @@ RANDOM: dict[str, Callable[..., nn.Module]] = {
     "WideAndDeep": lambda _, **seed: models.WideAndDeep([3, 8, 2], **PARTS, **seed),
     "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
     "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
-    "ConvNet": lambda _, **seed: models.ConvNet((1, 8, 8), **PARTS, **seed),
-    "WithPriorFunction": lambda _, **seed: models.WithPriorFunction(NET, **seed),
     "LowRank": lambda model, **seed: guides.LowRank(model, **seed),
     "Ensemble": lambda model, **seed: guides.Ensemble(model, guides.Point, 2, **seed),
 }
@@ -159,7 +158,9 @@ def test_random_parts_of_a_guide_are_drawn_anew(model: models.NetworkModel) -> N
 
 def test_hyperparameters_start_anew_too() -> None:
     torch.manual_seed(4)
-    model = models.from_module(Reader(), prior=priors.Horseshoe(), likelihood=likelihoods.Gaussian(4.0))
+    model = models.from_module(
+        Reader(), prior=priors.ARD("weight", dist.HalfCauchy(1.0)), likelihood=likelihoods.Gaussian(4.0)
+    )
     guide = guides.MeanField(model)
     trained = fitted(model, guide, steps=30)
     started, again = pyrodrop.restart(trained.model, trained.guide, 0)

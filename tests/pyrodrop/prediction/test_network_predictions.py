@@ -216,14 +216,11 @@ def test_scores_of_observations_of_any_shape() -> None:
     want = metrics.regression_scores(flat, case.y.flatten(1))
     for name in ("log_density", "rmse", "coverage_50", "sharpness"):
         assert scores[name] == pytest.approx(want[name], rel=1e-9)
-    assert metrics.variance_split(prediction).epistemic.shape == case.y.shape
     _, fit, case = made("labels_of_tokens")
     prediction = fit.predict(case.x, 50)
     with pytest.raises(TypeError, match=r"one label per example.*\[7, 4\].*flatten"):
         metrics.accuracy(prediction, case.y)
     parts = metrics.accuracy(prediction.f.softmax(-1).flatten(1, -2), case.y.flatten())
     assert parts == float((prediction.mean.argmax(-1) == case.y).double().mean())
-    with pytest.raises(ValueError, match="entropy_split"):
-        metrics.variance_split(prediction)
     with pytest.raises(ValueError, match="class labels must be whole numbers"):
         prediction.log_density(case.y.double())

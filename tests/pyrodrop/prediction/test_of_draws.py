@@ -83,9 +83,7 @@ def test_what_arrives_is_neither_changed_nor_needed_later():
     [
         (likelihoods.Gaussian(), "precision", [[1.0], [9.0]]),
         (likelihoods.Missing(likelihoods.Gaussian()), "precision", [[1.0], [9.0]]),
-        (likelihoods.Censored(likelihoods.Gaussian()), "precision", [[1.0, 1.0], [9.0, 9.0]]),  # two ends
         (likelihoods.NegativeBinomial(), "dispersion", [[1.0], [9.0]]),
-        (likelihoods.Ordinal(2), "cutpoints", [0, 1, 1]),
     ],
 )
 def test_noise_that_only_training_gives_is_refused_until_it_is_known(likelihood, name, y):

@@ -90,8 +90,6 @@ def learned(fit: Any) -> tuple[float, float]:
 LATENT = {
     "ARD(layer, InverseGamma)": priors.ARD("layer", dist.InverseGamma(A, B)),
     "ARD(input, HalfCauchy)": priors.ARD("input", dist.HalfCauchy(0.5)),
-    "Horseshoe": priors.Horseshoe(),
-    "Horseshoe(input)": priors.Horseshoe(0.5, "input"),
 }
 
 
@@ -148,14 +146,14 @@ def test_a_point_and_a_delta_give_one_log_joint(estimator: str) -> None:
 @pytest.mark.parametrize(
     ("group", "scales"), [("input", (4,)), ("output", (6, 1, 1)), ("layer", (1, 1, 1)), ("weight", (6, 2, 3))]
 )
-def test_a_horseshoe_of_groups_scales_the_weights_of_a_unit_together(group: Any, scales: tuple[int, ...]) -> None:
+def test_a_variance_of_groups_scales_the_weights_of_a_unit_together(group: Any, scales: tuple[int, ...]) -> None:
     """A grouped convolution [6, 4 / 2, 3] by NumPy: unit k of group g is input 2 g + k."""
     layer = torch.nn.Conv1d(4, 6, 3, groups=2, bias=False)
     net = torch.nn.Sequential(layer, torch.nn.Flatten())
-    model = models.from_module(net, {"0.weight": priors.Horseshoe(0.5, group)}, likelihoods.Gaussian(1.0))
+    model = models.from_module(net, {"0.weight": priors.ARD(group, dist.HalfCauchy(1.0))}, likelihoods.Gaussian(1.0))
     rng = np.random.default_rng(0)
-    local, overall, w = rng.gamma(2.0, size=scales), 0.3, rng.normal(size=(6, 2, 3))
-    values = {"0.weight_local_scale": local, "0.weight_global_scale": np.full((1, 1, 1), overall), "0.weight": w}
+    local, w = rng.gamma(2.0, size=scales), rng.normal(size=(6, 2, 3))
+    values = {"0.weight_prior_variance": local, "0.weight": w}
     trace = poutine.trace(poutine.condition(model, {k: torch.tensor(v).float() for k, v in values.items()})).get_trace(
         torch.zeros(1, 4, 3)
     )
@@ -166,7 +164,7 @@ def test_a_horseshoe_of_groups_scales_the_weights_of_a_unit_together(group: Any,
         "layer": lambda o, i, k: local[0, 0, 0],
         "weight": lambda o, i, k: local[o, i, k],
     }[group]
-    sd = overall * np.array([[[each(o, i, k) for k in range(3)] for i in range(2)] for o in range(6)])
+    sd = np.sqrt([[[each(o, i, k) for k in range(3)] for i in range(2)] for o in range(6)])
     assert float(trace.nodes["0.weight"]["log_prob_sum"]) == pytest.approx(stats.norm.logpdf(w, 0, sd).sum(), rel=1e-4)
     heavy = stats.halfcauchy.logpdf(local).sum()
-    assert float(trace.nodes["0.weight_local_scale"]["log_prob_sum"]) == pytest.approx(heavy, rel=1e-4)
+    assert float(trace.nodes["0.weight_prior_variance"]["log_prob_sum"]) == pytest.approx(heavy, rel=1e-4)

@@ -156,7 +156,7 @@ def test_what_is_no_draw_of_the_network_does_not_come_back(net: Small, data: tup
             guides.to_module(other)
     model = models.MLP([4, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     run = pyrodrop.fit(model, guides.BernoulliDropout(model), (data[0][:, 0], data[1]), steps=2)
-    with pytest.raises(TypeError, match="no dropout of its own"):
+    with pytest.raises(TypeError, match="run must be a Reading"):
         guides.to_module(run)
 
 

@@ -192,5 +192,5 @@ def test_what_cannot_be_certified_is_refused():
         fit.certify()
     x, y = _problem()
     model = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Missing(likelihoods.Gaussian()))
-    with pytest.raises(ValueError, match="missing or censored"):
+    with pytest.raises(ValueError, match="missing observations"):
         pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=5).certify()

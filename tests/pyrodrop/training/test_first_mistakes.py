@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a vector x and a Pyro program": (vector, r"y must .*x of shape \[12\] is passed on as \[12, 1\]: take x\[:, 0\]"),
     "a number as prior": (lambda: mlp(prior=1.0), r"prior must .*priors.Gaussian\(scale=1.0\).*got the float 1.0"),
     "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]
-    "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: subtract 1"),
+    "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: the first class is 0"),
     "swapped": (lambda: pyrodrop.fit(guides.MeanField(mlp()), mlp(), (X, Y), steps=1), "a MeanField as model"),
     "a network": (lambda: pyrodrop.fit(torch.nn.Linear(3, 1), lambda x, y: None, (X, Y), steps=1), "by models.from_module"),
     "a discrete site": (lambda: pyrodrop.fit(coin, lambda y: None, {"y": X}, steps=1), r"site 'z'.*TraceEnum_ELBO\(\)"),

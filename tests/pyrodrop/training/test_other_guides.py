@@ -92,10 +92,7 @@ OTHERS: dict[str, Any] = {
 
 
 HYPER: dict[str, Any] = {
-    "horseshoe": priors.Horseshoe,
     "ard": lambda: priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1)),
-    "mixture": priors.ScaleMixture,
-    "spike": priors.SpikeAndSlab,
 }
 
 

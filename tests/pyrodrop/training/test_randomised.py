@@ -1,4 +1,4 @@
-"""Randomised ensembles: of linear models, estimates with anchors or prior functions and noise of y are posterior draws.
+"""Randomised ensembles: of linear models, estimates with anchors and noise of y are posterior draws.
 
 The model is y = X w + N(0, 1 / tau), w ~ N(0, s^2), whose posterior is N(m, S) with S = (tau X'X + I / s^2)^-1 and
 m = tau S X'y. Estimates and posterior are solved here by NumPy.
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyrodrop.analysis.lab.experiments.critiques.osband import Anchored
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, models
 
 S, TAU, COUNT, D, N = 0.7, 2.0, 120, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
@@ -25,13 +26,6 @@ TRAINED: dict[str, Any] = {
     "count": COUNT, "steps": 300, "lr": 0.1, "lr_schedule": pyrodrop.schedules.cosine(300), "starts": "new",
     "engine": "traced", "device": "cpu", "progress": False,
 }  # fmt: skip
-
-
-class OfPrior(nn.Linear):
-    """A layer without biases that starts from a draw of the prior."""
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, 0, S)
 
 
 def solved(y: Tensor, anchor: Tensor) -> np.ndarray:
@@ -59,18 +53,9 @@ def noisy(count: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def anchored() -> pyrodrop.Replicates:
-    model = models.from_module(nn.Linear(D, 1, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    model = models.from_module(nn.Linear(D, 1, bias=False), Anchored(S), likelihoods.Gaussian(TAU))
     sets = noisy(COUNT)
     return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
-
-
-@pytest.fixture(scope="module")
-def with_prior_functions() -> pyrodrop.Replicates:
-    """Fewer: each is compared with its own solution."""
-    net = models.WithPriorFunction(OfPrior(D, 1, bias=False))
-    model = models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU))
-    sets = noisy(40)
-    return pyrodrop.fit_replicates(model, guides.Point(model), sets, **{**TRAINED, "count": 40})
 
 
 def test_anchored_estimates_are_draws_from_the_posterior(anchored: pyrodrop.Replicates) -> None:
@@ -78,18 +63,7 @@ def test_anchored_estimates_are_draws_from_the_posterior(anchored: pyrodrop.Repl
     for fit, draw in list(zip(anchored, draws, strict=True))[:20]:
         np.testing.assert_allclose(draw, solved(fit.data.y, fit.model.weight_sites()["weight"][0]), atol=5e-3)
     check_draws(draws)
-
-
-def test_estimates_with_prior_functions_are_draws_from_the_posterior(with_prior_functions: pyrodrop.Replicates) -> None:
-    """The sum of the trained and the fixed weight, which is that of f."""
-    draws = []
-    for fit in with_prior_functions:
-        fixed = dict(fit.model.network.named_buffers())["prior_function.weight"][0]
-        draws.append((fit.guide.mean()["net.weight"][0] + fixed).double().numpy())
-        np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=5e-3)
-    check_draws(np.stack(draws))
-    one = with_prior_functions[0].predict(X, 1).f[0, :, 0].double().numpy()
-    np.testing.assert_allclose(one, X.double().numpy() @ draws[0], atol=1e-4)
+    assert len(torch.stack([fit.model.weight_sites()["weight"] for fit in anchored]).unique(dim=0)) == COUNT
 
 
 def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.Replicates) -> None:
@@ -107,7 +81,7 @@ def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.R
 @pytest.mark.parametrize("guide", [guides.MeanField, lambda m: guides.BernoulliDropout(m, 0.3, theta=0.0)])
 def test_divergence_from_anchors(guide: Any) -> None:
     """E[(w - a)^2] / (2 s^2) + ln(s sqrt(2 pi)) - entropy, summed over weights by NumPy."""
-    model = models.from_module(nn.Linear(3, 2, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    model = models.from_module(nn.Linear(3, 2, bias=False), Anchored(S), likelihoods.Gaussian(TAU))
     own = guide(model)
     anchor = model.weight_sites()["weight"].double().numpy()
     with torch.no_grad():
@@ -124,23 +98,3 @@ def test_divergence_from_anchors(guide: Any) -> None:
     y = torch.zeros(4, 2)
     terms = pyrodrop.training.elbo.elbo_terms(model, own, torch.ones(4, 3), y)
     assert float(terms.kl.detach()) == pytest.approx(want, rel=1e-5)
-
-
-def test_new_starts_draw_anchors_and_prior_functions(
-    anchored: pyrodrop.Replicates, with_prior_functions: pyrodrop.Replicates
-) -> None:
-    for many, name in ((anchored, "weight"), (with_prior_functions, "prior_function.weight")):
-        values = torch.stack([dict(fit.model.network.named_buffers())[name] for fit in many[:5]])
-        assert len(values.unique(dim=0)) == 5
-
-
-def test_training_leaves_the_prior_function() -> None:
-    net = models.WithPriorFunction(nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 1)), scale=2.0, seed=5)
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(TAU))
-    fit = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=20, lr=0.05, engine="traced", progress=False)
-    with torch.no_grad():
-        plain = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 1))
-        trained = fit.guide.mean() | {name: fit.model.free[name] for name in fit.model.free}
-        plain.load_state_dict({name.removeprefix("net."): value for name, value in trained.items()})
-        want = plain(X) + 2.0 * net.prior_function(X)
-    torch.testing.assert_close(fit.predict(X, 1).f[0], want)

@@ -117,7 +117,7 @@ def test_every_guide_is_read_back(tmp_path: Path) -> None:
         guides.VariationalDropout, guides.DropConnect,
         lambda model: guides.GaussianDropout(model, drop_rate=0.2), guides.LogNormalDropout,
         lambda model: guides.Ensemble(model, guides.Point, members=2),
-        guides.from_noise(lambda w, e: w * e, lambda w: torch.distributions.Normal(1.0, 0.1), density=lambda w, m: w.sum()),
+        guides.from_noise(lambda w, e: w * e, lambda w: torch.distributions.Normal(1.0, 0.1), regularizer=torch.sum),
     ]  # fmt: skip
     for number, guide in enumerate(made):
         model, own = pair(guide, prior=priors.LogUniform() if guide is guides.SparseDropout else None)
