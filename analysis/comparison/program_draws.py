@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrodrop.devices import seeded
 from pyrodrop.prediction.agreement import called, innermost
-from pyrodrop.sampling.programs import SampledProgram
+from pyrodrop.sampling import Sampled
 from pyrodrop.steps import Arguments
 from pyrodrop.training.elbo import common_scale
 from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, guide_at, many
@@ -51,7 +51,7 @@ class ProgramDraws(NamedTuple):
 
 
 def program_draws(
-    fit: Fit | SampledProgram,
+    fit: Fit | Sampled,
     arguments: Arguments,
     num_samples: int,
     seed: int,
@@ -69,7 +69,7 @@ def program_draws(
     model, known = fit.model, {} if values is None else dict(values)
 
     def guide_of(inputs: Sequence[Tensor]) -> Any:
-        return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, SampledProgram) else fit.guide
+        return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, Sampled) else fit.guide
 
     def traces(inputs: Sequence[Tensor]) -> tuple[Any, Any, Any]:
         drawn, replicated = drawn_anew(model, guide_of(inputs), arguments, () if undrawable else None)

@@ -117,15 +117,21 @@ def many(
     Raises:
         ValueError: they do not fit into memory.
     """
-    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        _check_memory(sum(value.nbytes for value in draw(*(one[0] for one in inputs))), num_samples, device)
-    each = [[one[number] for one in inputs] for number in range(num_samples)]
-    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        mapped = _mapped(draw, each, seed, device) if num_samples >= _WORTH_A_TRACE else None
-        if mapped is not None:
-            return mapped(num_samples)
-        values = [draw(*its) for its in each]
-    return [torch.stack(draws) for draws in zip(*values, strict=True)]
+
+    def single(count: int) -> list[Tensor]:
+        with seeded(seed, device):
+            values = [draw(*(value[number] for value in inputs)) for number in range(count)]
+        return [torch.stack(draws) for draws in zip(*values, strict=True)]
+
+    with torch.no_grad(), pyro.validation_enabled(False):
+        need, free = 2 * num_samples * sum(value.nbytes for value in single(1)), available(device)
+        if need > free:
+            raise ValueError(
+                f"{num_samples:,} draws take {need / 2**31:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: take a smaller "
+                "num_samples, or fewer sites"
+            )
+        mapped = _mapped(draw, single, seed, device, inputs) if num_samples >= _WORTH_A_TRACE else None
+        return single(num_samples) if mapped is None else mapped(num_samples)
 
 
 class Undrawable(ValueError):
@@ -237,50 +243,32 @@ def check_whole(site: Any) -> None:
             )
 
 
-def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
-    """Raise a ValueError if this number of draws, of `size` bytes each, does not fit into the free memory."""
-    if 2 * num_samples * size > available(device):
-        raise ValueError(
-            f"{num_samples:,} draws take {num_samples * size / 2**30:,.1f} GiB, and {available(device) / 2**30:,.1f} GiB "
-            "are free: take a smaller num_samples, or fewer sites"
-        )
-
-
 def _mapped(
-    draw: Callable[..., list[Tensor]], each: Sequence[Sequence[Tensor]], seed: int, device: torch.device
+    draw: Callable[..., list[Tensor]],
+    single: Callable[[int], list[Tensor]],
+    seed: int,
+    device: torch.device,
+    inputs: Sequence[Tensor],
 ) -> Callable[[int], list[Tensor]] | None:
-    """A function of the number of draws that makes all of them at once; None if `draw` cannot be recorded or mapped.
-
-    Args:
-        each: the inputs of every draw.
-    """
+    """As `single`, all draws at once; None if `draw` cannot be recorded or mapped."""
     from pyrodrop.compiled import Untraceable, pure
 
+    start = torch.zeros((), device=device)
+
+    def several(count: int) -> list[Tensor]:
+        with seeded(seed, device):
+            each = (value[:count] for value in inputs)
+            return list(program.many(count, *each, start.expand(count), most_bytes=_BYTES))
+
     try:
-        count, start = len(each[0]), torch.zeros((), device=device)
-        program = pure(lambda *its: [value.clone() for value in draw(*its[:count])], [*each[0], start])
+        first = [value[0] for value in inputs]
+        program = pure(lambda *its: [value.clone() for value in draw(*its[:-1])], [*first, start])
         if program.draws_itself:
             operation = str(program.draws_itself[0]).split(".")[1].strip("_")
             raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
-
-        def several(number: int) -> list[Tensor]:
-            stacked = [torch.stack(values) for values in zip(*each[:number], strict=True)]
-            return program.many(number, *stacked, start.expand(number), most_bytes=_BYTES)
-
-        with seeded(seed, device):
-            ours = several(_CHECKED)
-        with seeded(seed, device):
-            theirs = [draw(*its) for its in each[:_CHECKED]]
-    except Untraceable as error:
+        pairs = zip(single(_CHECKED), several(_CHECKED), strict=True)
+        same = all(near(want, got, 1e-3 if want.dtype == torch.float32 else 1e-7) for want, got in pairs)
+    except (Untraceable, RuntimeError, ValueError, NotImplementedError, TypeError) as error:
         _log.info("the program is called for every draw: %s", error)
         return None
-    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:  # an operation that cannot be mapped
-        _log.info("the program is called for every draw: an operation of it cannot be mapped over draws")
-        _log.debug("%s", error)
-        return None
-    same = all(
-        near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)
-        for number, values in enumerate(theirs)
-        for want, got in zip(values, ours, strict=True)
-    )
     return several if same else None

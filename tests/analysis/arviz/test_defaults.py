@@ -22,7 +22,7 @@ from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.comparison.comparison import stacking_weights
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.reports.ecdf import draw_ecdf
-from pyrodrop.sampling.mixing import _ess_of, _r_hat_of
+from pyrodrop.sampling.mixing import _of_column
 
 ROOT = Path(__file__).parents[3]
 SET = {"ci_prob", "ci_kind", "envelope_prob", "kind", "method", "point_estimate", "pointwise", "round_to", "backend"}
@@ -76,7 +76,7 @@ def numbers(small: Any) -> list[Any]:
     (good, _), (wide, _) = small.conjugate(1.0), small.conjugate(2.0)
     found = loo(good, num_samples=500)
     table = pyrodrop.compare({"good": good, "wide": wide}, by="loo", num_samples=500).rows
-    computed = [found.elpd, found.se, found.p, found.k_hat_q, *found.pointwise, *_ess_of(CHAINS), _r_hat_of(CHAINS)]
+    computed = [found.elpd, found.se, found.p, found.k_hat_q, *found.pointwise, *_of_column(CHAINS)]
     computed += [list(row.values()) for row in table.values()]
     tree = pyrodrop.to_arviz(good, good.data, num_samples=100)
     calibrated = SBC({"a": torch.arange(40) % 17, "b": torch.arange(40) // 3}, 17, 0)
@@ -104,7 +104,7 @@ def test_numbers_are_those_of_every_version(small: Any) -> None:
     found = loo(small.conjugate(1.0)[0], num_samples=500)
     elpd = found.pointwise[0].numpy()
     assert found.se == pytest.approx(math.sqrt(len(elpd)) * np.std(elpd, ddof=1), rel=1e-12)
-    assert [*_ess_of(CHAINS), _r_hat_of(CHAINS)] == pytest.approx([442.3151108, 411.0546946, 1.0049752])
+    assert [*_of_column(CHAINS)] == pytest.approx([442.3151108, 411.0546946, 1.0049752])
     assert k_hat(3 * torch.arange(1.0, 201).log().sin()) == pytest.approx(1.1272052, rel=1e-4)
     values, axes = (np.arange(20) / 20) ** 2, plt.figure().subplots()
     draw_ecdf(axes, values, 0.05, "black")

@@ -227,8 +227,7 @@ def rows_of_crossing() -> list[str]:
 
 
 def rows_of_chains() -> list[str]:
-    keys = [("sampling-cuda", "2-50-1, origin, many chains", name, name) for name in ("64 hmc", "1,000 hmc", "64 mclmc",
-            "1,000 mclmc")]  # fmt: skip
+    keys = [("sampling-cuda", "2-50-1, origin, many chains", name, name) for name in ("64 hmc", "1,000 hmc")]
     keys += [("sampling-cuda", "2-50-1, origin, many chains", "64 NUTS", "64 NUTS, NumPyro")]
     keys += [("sampling-cpu", "2-50-1, origin", "64 hmc", "64 hmc, one CPU thread")]
     rows = []

@@ -21,9 +21,9 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling.chains import run
-from pyrodrop.sampling.density import CompiledDensity, Density, density_of
-from pyrodrop.sampling.mclmc import MCLMC
+from pyrodrop.sampling import hmc as kernels
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, network_density
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -280,12 +280,12 @@ def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
 
 @pytest.mark.more
 def test_chains_that_step_where_the_energy_overflows_stay() -> None:
-    compiled = CompiledDensity(density_of(deep(), (20 * X, Y)), 2, "traced", MCLMC.step)
+    compiled = CompiledDensity(network_density(deep(), (20 * X, Y)), 2, "traced")
     generator = torch.Generator().manual_seed(0)
     q = compiled.from_prior(generator)
-    kernel = MCLMC(compiled, q, generator, 0, energy_variance=5e-4)
-    kernel.tuned = kernel.tuned._replace(step_size=1e3)
-    drawn, stats, _ = run(kernel, 2)
+    kernel = kernels.HMC(compiled, q, generator, 0, target_acceptance=0.8, max_steps=4)
+    kernel.step_size = 1e3
+    drawn, stats, _ = kernel.run(2)
     assert stats["diverging"].all()
     assert torch.equal(drawn, q[:, None].expand(2, 2, -1))
 
@@ -322,8 +322,8 @@ class _Improper(priors.Gaussian):
         (lambda: mlp(priors.LogUniform()), "'layers.0.weight' is log-uniform, which is improper"),
         (lambda: mlp(bias_prior=_Improper()), "'layers.0.bias' is improper"),
         (lambda: mlp(priors.TruncatedLogUniform()), "is truncated log-uniform: its density is 0 beyond its bounds"),
-        (lambda: mlp(priors.ARD()), "no density that a sampler could use: ARD without a hyperprior"),
-        (lambda: mlp(_Counts()), "needs continuous latent sites; 'layers.0.weight' has a Poisson"),
+        (lambda: mlp(priors.ARD()), "ARD without a hyperprior cannot be sampled"),
+        (lambda: mlp(_Counts()), "'layers.0.weight' has a Poisson distribution, which is discrete"),
         (lambda: mlp(_WithinScale()), "the support of 'layers.0.weight' depends on other latent sites"),
         (lambda: mlp(likelihood=_Noisy()), "may differ from call to call"),
         (lambda: mlp(outputs=2), "y has 1 columns"),

@@ -58,13 +58,13 @@ def log_evidence(
     prior = log_likelihood(exact, prior_draws(exact, data, PRIOR_DRAWS, seed), data)
     pieces = next(n for n in itertools.count() if _effective(factor**-n * prior) >= PRIOR_DRAWS / 2)
     powers, now = factor ** -np.arange(pieces + 1.0), exact
-    values = [log_likelihood(exact, now.weights(), data)]
+    values = [log_likelihood(exact, now.sites(), data)]
     for power in powers[1:]:
         now = pyrodrop.sample(
             exact.model, data, start=now, chains=CHAINS, draws=DRAWS, tune=TUNE, likelihood_power=float(power),
             device="cpu", seed=seed, progress=progress,
         )  # fmt: skip
-        values.append(log_likelihood(exact, now.weights(), data))
+        values.append(log_likelihood(exact, now.sites(), data))
     first = float((powers[-1] * prior).logsumexp(0)) - math.log(PRIOR_DRAWS)
     return first + _integral(powers, values, math.log(factor))
 
