@@ -19,7 +19,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.devices import seeded
-from pyrodrop.prediction.agreement import called, innermost
+from pyrodrop.prediction.agreement import innermost
 from pyrodrop.sampling import Sampled
 from pyrodrop.steps import Arguments
 from pyrodrop.training.elbo import common_scale
@@ -79,7 +79,7 @@ def program_draws(
     undrawable, summed, first = "", list[str](), [value[0] for value in known.values()]
     with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide_of(first), arguments, call=called)
+            drawn_anew(model, guide_of(first), arguments)
         except Undrawable as error:
             undrawable = str(error)
         with Conditioned() as stay:

@@ -86,9 +86,8 @@ class CompiledDensity:
         self.chains: int = chains
         self.size: int = sum(density.sizes)
         self.block: int = 1
-        self.metric: Metric = Metric.one(self.size, min(density.rank, self.size)).to(
-            torch.zeros((), dtype=density.dtype, device=density.device)
-        )
+        rank, one = min(density.rank, self.size), torch.ones(self.size, dtype=density.dtype, device=density.device)
+        self.metric: Metric = Metric(one, *((one.new_zeros(self.size, rank), one[:rank].clone()) if rank else ()))
         self._program: Callable[..., Sequence[Tensor]]
         level = logging.INFO if engine == "auto" else logging.WARNING
         pyros = _by_pyro(density)
@@ -97,8 +96,8 @@ class CompiledDensity:
             words = f"{way[0]!r}{', all chains at once' if way[1] else ''}"
             _log.log(level, "no potential energy by engine %s: %s", words, error)
 
-        self._most: float = _MOST_OPERATIONS if engine == "auto" else math.inf
-        ways = ((way, functools.partial(self._make, *way, pyros)) for way in self._ways(engine))
+        most = _MOST_OPERATIONS if engine == "auto" else math.inf
+        ways = ((way, functools.partial(self._make, *way, pyros, most)) for way in self._ways(engine))
         try:
             (self.engine, self.stacked), _ = first_that_works(ways, failed)
         except Untraceable as error:
@@ -116,9 +115,10 @@ class CompiledDensity:
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q ``[C, D]``, from steps that do not move."""
-        zero = torch.zeros_like(q)
-        energy, gradient, *_ = self.follow(q, zero, zero, 0.0, self.metric, 1)
-        return energy, gradient
+        with torch.no_grad():
+            each = [[value.clone() for value in self._steps(rows, *self._still)[:2]] for rows in q.split(self.block)]
+        energies, gradients = zip(*each, strict=True)
+        return torch.cat(energies), torch.cat(gradients)
 
     def from_prior(self, generator: torch.Generator) -> Tensor:
         """Draws of `Density.draw` with a finite energy and gradient, ``[C, D]``.
@@ -141,7 +141,7 @@ class CompiledDensity:
         energy, gradient = self.energies(q)
         return ~(energy.isfinite() & gradient.isfinite().all(1))
 
-    def _steps(self, *tensors: Tensor, times: int) -> Sequence[Tensor]:
+    def _steps(self, *tensors: Tensor, times: int = 1) -> Sequence[Tensor]:
         """The results of the last of `times` steps of a block, which must be contiguous.
 
         On a GPU, the next call overwrites the results of `_CARRIED`.
@@ -161,20 +161,21 @@ class CompiledDensity:
         yield from ((name, False) for name in names)
         yield "pyro", False
 
-    def _make(self, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]]) -> None:
-        """Make the program of a step, and compare it with Pyro at two points."""
+    def _make(self, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]], operations: float) -> None:
+        """Make the program of a step, of at most so many operations to compile, and compare it with Pyro at two points."""
         density, self.block = self.density, 1
         energy: Any = functools.partial(_not_random, density) if name == "pyro" else self._energy
         if mapped:
             most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
-        if name == "compiled" and energy.operations > self._most:
+        if name == "compiled" and energy.operations > operations:
             raise Untraceable(
                 f"compiling its {energy.operations} operations would take minutes: engine='compiled' does it"
             )
         shared = [tensor for tensor in self.metric if tensor is not None]
         chains = self.metric.scale.new_zeros(self.block, self.size)
         inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *shared]
+        self._still = inputs[1:]
 
         def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
             def energies(q: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyro
 import pyro.distributions as dist
@@ -35,7 +35,7 @@ from torch.distributions import biject_to
 
 from pyrodrop import distributions
 from pyrodrop.changes import Look, evaluating, put_back
-from pyrodrop.checks import Real, checked, mapped, over_tensors, shown
+from pyrodrop.checks import mapped, over_tensors, shown
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import drawn_outside_torch, made_on, outside_torch, resolve, seeded
 from pyrodrop.guides.guide import Guide
@@ -170,13 +170,7 @@ class Density:
             )
         with seeded(0, self.device), torch.no_grad(), put_back(self.model) as look:
             values, outside, before = self.draw(0), outside_torch(), torch.get_rng_state()
-            try:
-                self.energy(values)
-            except (RuntimeError, IndexError, KeyError) as error:
-                reason = (str(error).strip().splitlines() or [""])[0]
-                raise ValueError(
-                    f"the density of the program cannot be computed: {type(error).__name__}: {reason}"
-                ) from error
+            called("program", lambda *_, **__: self.energy(values), self.arguments.args, self.arguments.kwargs)
             drawn = not torch.equal(before, torch.get_rng_state())
             drawn |= drawn_outside_torch(outside, lambda: self.energy(values))
         _refuse_changes(look, drawn)
@@ -242,25 +236,15 @@ class _Power(Messenger):
             msg["scale"] = msg["scale"] * self.power
 
 
-@checked
 def network_density(
-    model: NetworkModel,
-    data: Data,
-    dtype: torch.dtype | None = None,
-    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
+    model: NetworkModel, data: Data, dtype: torch.dtype | None = None, likelihood_power: float = 1.0
 ) -> NetworkDensity:
     """The density of a copy of the model in evaluation mode, and of the data on its device.
 
     Raises:
-        TypeError: `model` is not one of `pyrodrop.models`.
-        ValueError: the network draws masks that no weight carries, `dtype` or `likelihood_power` is not allowed, the data do
-            not fit the model, or a site has a prior under which a sampler cannot move.
+        ValueError: the network draws masks that no weight carries, `dtype` is not allowed, the data do not fit the model, or
+            a site has a prior under which a sampler cannot move.
     """
-    if not isinstance(model, NetworkModel):
-        raise TypeError(
-            "the posterior needs a model of pyrodrop.models, such as MLP or from_module; got "
-            f"{shown(model)}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
-        )
     if isinstance(model, TrainedNetwork) and model.dropouts.noise:
         raise ValueError(
             "the network was read with dropout that no weight carries: its masks are noise of the function, which the joint "
@@ -312,8 +296,6 @@ def arguments_of(data: Any, device: str | torch.device = "auto") -> Call:
     Raises:
         TypeError: `data` is neither.
     """
-    if isinstance(data, Dataset):
-        data = data.x, data.y
     if not isinstance(data, Mapping | Keywords | tuple | list):
         raise TypeError(
             "data of a program must be a mapping of its keyword arguments, or a tuple of its arguments; got "

@@ -98,7 +98,7 @@ class HMC:
         rank = 0 if self.metric.values is None else len(self.metric.values)
         q = approached(density, q) if rank else q
         self.state: State = State(*density.energies(q), q, torch.zeros_like(q))
-        self.mass: Fisher | Mass = Fisher(q, rank) if rank else Mass(q)
+        self.mass: Fisher | Mass = Fisher(rank) if rank else Mass(q)
         self.descent: int = int((_DESCENT_OF_PROGRAMS if rank else _DESCENT) * tune)
         self.learning: int = tune - int(_LAST * tune)
         every = range(self.descent, self.learning + 1, _EVERY)

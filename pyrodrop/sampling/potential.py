@@ -128,4 +128,5 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
+    instance(model, NetworkModel, "model", "a model of pyrodrop.models")
     return Potential(CompiledDensity(network_density(model, data, dtype), 1, engine))

@@ -50,7 +50,7 @@ def sample(
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
     ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
-    likelihood_power: float = 1.0,
+    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
     device: str | torch.device = "auto",
@@ -139,7 +139,11 @@ def sample(
                 )
             stack.enter_context(still(model))
             density = program_density(model, data, device)
-        _check_memory(chains * draws * sum(density.sizes), density.dtype)
+        need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))
+        if need > 0.5 * free:
+            raise ValueError(
+                f"the draws take {need / 2**30:.1f} GiB, more than half of what is free: keep fewer draws or chains"
+            )
         runs = None if start is None else runs_of(start)
         compiled = CompiledDensity(density, chains, engine)
         generator = torch.Generator(density.device).manual_seed(seed)
@@ -151,11 +155,9 @@ def sample(
         settings: dict[str, Any] = {
             **{"kernel": "hmc", "chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
             **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
-            **{
-                "dtype": str(density.dtype).removeprefix("torch."),
-                "engine": compiled.engine,
-                "stacked": compiled.stacked,
-            },
+            "dtype": str(density.dtype).removeprefix("torch."),
+            "engine": compiled.engine,
+            "stacked": compiled.stacked,
             "seconds_of": {"compiling": compiled.seconds, **seconds},
             "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 else 0.0,
             "model": describe(density.model),
@@ -178,16 +180,6 @@ def sample(
     if not diagnostics.mixed:
         _log.warning("the draws of %s should not be used yet: %s", settings["model"], "; ".join(diagnostics.problems))
     return sampled
-
-
-def _check_memory(numbers: int, dtype: torch.dtype) -> None:
-    """Raise a ValueError if this many numbers, and a copy of them, do not fit into half of the free memory."""
-    need, free = 2 * numbers * dtype.itemsize, available(torch.device("cpu"))
-    if need > 0.5 * free:
-        raise ValueError(
-            f"the draws take {need / 2**30:.1f} GiB, and half of the free memory is {0.5 * free / 2**30:.1f} GiB: keep "
-            "fewer draws or chains"
-        )
 
 
 def _rounding(hmc: HMC) -> float:
@@ -223,18 +215,16 @@ def from_runs(compiled: CompiledDensity, runs: Sequence[HasDraws], generator: to
     """
     density, count = compiled.density, compiled.chains
     seeds = torch.randint(2**31, (count,), generator=generator, device=generator.device).tolist()
-    weights, drawn = density.model.weight_sites(), []
-    shapes = {name: value.shape for name, value in weights.items() if name in density.sites}
+    shapes = {name: value.shape for name, value in density.model.weight_sites().items()}
     with seeded(seeds[0], generator.device):
-        for number, run in enumerate(runs[:count]):
-            values = run.draw(-(-count // len(runs)))
-            check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
-            drawn.append({name: value.detach() for name, value in values.items() if name in density.sites})
+        drawn = [run.draw(-(-count // len(runs))) for run in runs[:count]]
+    for number, values in enumerate(drawn):
+        check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
     points, like = [], torch.zeros((), dtype=density.dtype, device=density.device)
     for chain, seed in enumerate(seeds):
-        values = {n: v[chain // len(runs)].to(like) for n, v in drawn[chain % len(runs)].items()}
-        values = {name: density.sites[name].to_support.inv(value) for name, value in values.items()}
-        points.append(density.flat({**(density.draw(seed) if len(values) < len(density.sites) else {}), **values}))
+        run = {name: value[chain // len(runs)].detach().to(like) for name, value in drawn[chain % len(runs)].items()}
+        values = {name: site.to_support.inv(run[name]) for name, site in density.sites.items() if name in run}
+        points.append(density.flat({**density.draw(seed), **values}))
     q = torch.stack(points)
     if (wrong := compiled.not_finite(q)).any():
         raise ValueError(

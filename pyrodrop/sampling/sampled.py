@@ -113,7 +113,7 @@ class Sampled(Posterior):
         Raises:
             ValueError: there are no data, or they do not fit the model.
         """
-        chosen = self._chosen("log_likelihood", data)
+        chosen = self.own_data("log_likelihood", data, others=True)
         self.model.check_targets(chosen)
         y = self.model.likelihood.as_target(chosen.y)
         together, blocks = max(1, _AT_ONCE // (self.draws * len(chosen))), []
@@ -241,27 +241,25 @@ class Sampled(Posterior):
         device = next(iter(made.weight_sites().values())).device
         return cls(made, samples, stats, None, stored.settings, device)
 
-    def own_data(self, name: str, data: Data | None) -> Dataset:
-        """The data that the draws were made for, for the method of this name.
+    def own_data(self, name: str, data: Data | None, *, others: bool = False) -> Dataset:
+        """The data that the draws were made for, or that are passed, for the method of this name.
 
         Args:
             name: of the method, for messages.
             data: needed after loading.
+            others: whether other data than those of the run are allowed.
 
         Raises:
+            TypeError: the draws are of another Pyro program than a network.
             ValueError: there are no data, or their fingerprint differs from that of the run.
         """
-        chosen = self._chosen(name, data)
-        if self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
-            raise ValueError(f"{name} needs the data that the draws were made for; these have another fingerprint")
-        return chosen
-
-    def _chosen(self, name: str, data: Data | None) -> Dataset:
         if self.kept is not None:
             raise TypeError(f"{name} takes data of networks alone, and these are draws of another Pyro program")
         chosen: Dataset | None = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError(f"loaded draws have no data: pass them as {name}(data=...)")
+        if not others and self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
+            raise ValueError(f"{name} needs the data that the draws were made for; these have another fingerprint")
         return chosen
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,10 +50,12 @@ class Averaged:
 
     Args:
         initial: number to start from.
+        power: the n-th step enters the average with the weight n^-power.
     """
 
-    def __init__(self, initial: float) -> None:
-        self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
+    def __init__(self, initial: float, power: float) -> None:
+        self._steps, self._power = 0, power
+        self._log = self._log_mean = math.log(initial)
 
     @property
     def now(self) -> float:
@@ -70,10 +72,9 @@ class Averaged:
         self._log += math.log(factor)
         self._log_mean += math.log(factor)
 
-    def move(self, log: float, power: float) -> None:
-        """Go to a logarithm, which enters the average with the weight steps^-power."""
+    def _move(self, log: float) -> None:
         self._log = log
-        self._log_mean += max(1, self._steps) ** -power * (log - self._log_mean)
+        self._log_mean += max(1, self._steps) ** -self._power * (log - self._log_mean)
 
 
 class StepSize(Averaged):
@@ -85,34 +86,31 @@ class StepSize(Averaged):
     """
 
     def __init__(self, initial: float, target: float) -> None:
-        super().__init__(initial)
+        super().__init__(initial, 0.75)
         self.target = target
 
     def learn(self, accepted: float) -> None:
         """Update by the acceptance probability of a transition."""
         self._steps += 1
-        self.move(self._log + (accepted - self.target) / math.sqrt(self._steps), 0.75)
+        self._move(self._log + (accepted - self.target) / math.sqrt(self._steps))
 
 
 class TrajectoryLength(Averaged):
     """Gradient ascent of ln T on ChEES, with steps scaled by the gradient's root mean square (Adam without momentum)."""
 
-    _square = 0.0
+    def __init__(self, initial: float) -> None:
+        super().__init__(initial, 0.5)
+        self._square = 0.0
 
     def learn(self, gradient: float, shortest: float, longest: float) -> None:
-        """Make one step of ascent, within bounds of T.
-
-        Args:
-            gradient: of ChEES by ln T.
-            shortest, longest: bounds of T.
-        """
+        """Make one step of ascent by the gradient of ChEES by ln T, within bounds of T."""
         log = self._log
         if 0 < gradient * gradient < math.inf:
             self._steps += 1
             self._square = 0.95 * self._square + 0.05 * gradient**2
             scale = math.sqrt(self._square / (1 - 0.95**self._steps))
             log += _RATE * max(-_CLIP, min(_CLIP, gradient / scale))
-        self.move(min(max(log, math.log(shortest)), math.log(longest)), 0.5)
+        self._move(min(max(log, math.log(shortest)), math.log(longest)))
 
 
 def chees_gradient(
@@ -147,11 +145,6 @@ class Metric(NamedTuple):
     vectors: Tensor | None = None
     values: Tensor | None = None
 
-    @classmethod
-    def one(cls, size: int, rank: int) -> Metric:
-        """The identity, with room for K eigenvalues."""
-        return cls(torch.ones(size), *((torch.zeros(size, rank), torch.ones(rank)) if rank else ()))
-
     def root(self, z: Tensor, power: float) -> Tensor:
         """(1 + V (Lambda - 1) V^T)^power z, for z ``[..., D]``."""
         if self.vectors is None or self.values is None:
@@ -173,45 +166,35 @@ class Metric(NamedTuple):
 
 
 class Fisher:
-    """Moments of q and dU/dq within chains, in two windows: the older one is the estimate, and is left when it is old.
+    """The metric from q and dU/dq within chains, in the last two windows of transitions.
 
     Args:
-        like: a tensor ``[C, D]`` on the device of the chains.
         rank: K, the most eigenvalues to use.
     """
 
-    def __init__(self, like: Tensor, rank: int) -> None:
-        self.like, self.rank = like.double(), rank
-        self._windows = [self._empty(), self._empty()]
-
-    def _empty(self) -> dict[str, Any]:
-        zero, size = torch.zeros_like(self.like), self.like.shape[1]
-        products = torch.zeros(2, size, size).to(zero)
-        return {"counts": zero[:, :1], "sums": torch.stack([zero, zero]), "products": products, "first": None}
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._points: list[tuple[Tensor, Tensor]] = []
+        self._turned = 0  # of these points, those that were there at the end of the last window
 
     def learn(self, q: Tensor, gradient: Tensor, energy: Tensor) -> None:
         """Account for positions and gradients ``[C, D]`` of the chains whose energy ``[C]`` is not far above the others'."""
         above = energy.double() - energy.double().median()
         self.near: Tensor = (above <= _FAR * (1 + above.abs().median())).double()
-        kept = self.near[:, None]
-        for window in self._windows:
-            both = torch.stack([q.double(), gradient.double()])
-            if window["first"] is None:  # moments about it lose no digits
-                window["first"] = both
-            both = both - window["first"]
-            window["counts"] = window["counts"] + kept
-            window["sums"] += kept * both
-            window["products"] += (kept * both).mT @ both
+        self._points.append((torch.stack([q.double(), gradient.double()]), self.near[:, None]))
 
     def turn(self) -> None:
-        """Leave the older window."""
-        self._windows = [self._windows[1], self._empty()]
+        """End a window, and leave the one before it."""
+        self._points = self._points[self._turned :]
+        self._turned = len(self._points)
 
     def metric(self, low_rank: bool = True) -> Metric:
-        """The metric of the older window, in float64; without `low_rank`, Lambda is 1."""
-        window, number = self._windows[0], float(self._windows[0]["counts"].sum())
-        means = window["sums"] / window["counts"].clamp_min(1).sqrt()
-        covariance = (window["products"] - means.mT @ means) / max(number, 1)
+        """The metric in float64; without `low_rank`, Lambda is 1."""
+        points, kept = (torch.stack(each) for each in zip(*self._points, strict=True))  # [T, 2, C, D] and [T, C, 1]
+        kept = kept[:, None]
+        number, means = float(kept.sum()), (kept * points).sum(0) / kept.sum(0).clamp_min(1)
+        deviations = (kept * (points - means)).movedim(1, 0).flatten(1, 2)
+        covariance = deviations.mT @ deviations / max(number, 1)
         q, g = torch.diagonal(covariance, dim1=1, dim2=2).clamp_min(1e-30)
         scale = (q / g).clamp(1e-16, 1e16) ** 0.25
         few = 5 / (number + 5)
@@ -274,8 +257,7 @@ def reasonable_step_size(accepts: Callable[[float], bool], eps: float = 1e-3) ->
     """
     rises = accepts(eps)
     for _ in range(60):
-        new = eps * 2 if rises else eps / 2
-        if accepts(new) != rises:
-            return eps if rises else new
-        eps = new
-    return eps
+        eps = eps * 2 if rises else eps / 2
+        if accepts(eps) != rises:
+            break
+    return eps / 2 if rises else eps

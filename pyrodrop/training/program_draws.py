@@ -28,7 +28,7 @@ from pyrodrop.arrays import near
 from pyrodrop.checks import count, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.devices import available, made_on, seeded
-from pyrodrop.prediction.agreement import called, innermost, of_any_length
+from pyrodrop.prediction.agreement import called, innermost
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.threads import exclusive
@@ -68,15 +68,18 @@ def draw_sites(
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
-    place = made_on(arguments.device)
     known = {} if values is None else dict(values)
-    with torch.no_grad(), poutine.block(), place:
+
+    def nodes_at(*inputs: Tensor) -> Any:
+        its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
+        return drawn_anew(model, its_guide, arguments, sites)[1].nodes
+
+    with torch.no_grad(), poutine.block(), made_on(arguments.device):
         with seeded(seed, arguments.device):
-            first = guide if values is None else guide_at({name: value[0] for name, value in known.items()})
-            _, trace = drawn_anew(model, first, arguments, sites, called)
+            nodes = nodes_at(*(value[0] for value in known.values()))
         drawn = {
             str(name): site
-            for name, site in trace.nodes.items()
+            for name, site in nodes.items()
             if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
         }
         unknown = [name for name in sites or () if name not in drawn]
@@ -87,8 +90,7 @@ def draw_sites(
             check_whole(drawn[name])
 
         def draw(*inputs: Tensor) -> list[Tensor]:
-            its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
-            nodes = drawn_anew(model, its_guide, arguments, sites)[1].nodes
+            nodes = nodes_at(*inputs)
             return [nodes[name]["value"] for name in names]
 
         return dict(zip(names, many(draw, num_samples, seed, arguments.device, *known.values()), strict=True))
@@ -143,22 +145,20 @@ def drawn_anew(
     guide: Any,
     arguments: Arguments,
     sites: Sequence[str] | None = None,
-    call: Callable[[str, Any, Any, Any], object] = lambda _, program, args, kwargs: program(*args, **kwargs),
 ) -> tuple[Any, Any]:
     """Traces of guide and model, with observed sites drawn given the latent ones; values of `poutine.condition` stay.
 
     Args:
         sites: names of those after which the call of the model may end; None for all.
-        call: calls guide and model; `called` explains their errors.
 
     Raises:
         Undrawable: a site cannot be drawn, or the only observations are values of `poutine.condition`.
     """
     with poutine.trace() as of_guide:
-        call("guide", guide, arguments.args, arguments.kwargs)
+        called("guide", guide, arguments.args, arguments.kwargs)
     replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
     with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites), Conditioned() as stay:
-        call("model", replayed, arguments.args, arguments.kwargs)
+        called("model", replayed, arguments.args, arguments.kwargs)
         if stay.sites and not any(
             _is_drawn(node) and name not in of_guide.trace for name, node in of_model.trace.nodes.items()
         ):
@@ -219,11 +219,9 @@ class _Drawing(Messenger):
         try:
             msg["value"] = msg["fn"](*msg["args"], **msg["kwargs"])
         except (NotImplementedError, AssertionError) as error:
-            timeless = of_any_length(msg["fn"]) is not None
-            reason = "without duration" if timeless else f"{type(error).__name__}: {error}".removesuffix(": ")
             raise Undrawable(
                 f"the site {msg['name']!r} cannot be drawn from its {type(innermost(msg['fn'])).__name__} distribution "
-                f"({reason}): predict(sites=...) draws those that come before it"
+                f"({type(error).__name__}): predict(sites=...) draws those that come before it"
             ) from error
 
     def _pyro_post_sample(self, msg: Any) -> None:

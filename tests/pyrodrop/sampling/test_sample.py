@@ -374,7 +374,7 @@ def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, t
 
 
 def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
-    with pytest.raises(ValueError, match="GiB: keep fewer draws or chains"):
+    with pytest.raises(ValueError, match="GiB, more than half of what is free: keep fewer"):
         pyrodrop.sample(linear(), (X, Y), chains=10**6, draws=10**6)
 
 

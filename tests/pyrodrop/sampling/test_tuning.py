@@ -116,7 +116,7 @@ def test_the_metric_of_a_gaussian_is_its_covariance_wherever_the_chains_are(spre
     """dU/dq = C^-1 (q - m): exact up to the shrinkage, although the points have another spread and other means."""
     covariance, precision = gaussian(8)
     root = torch.linalg.cholesky(covariance)
-    generator, fisher = torch.Generator().manual_seed(2), Fisher(torch.zeros(16, 8), 8)
+    generator, fisher = torch.Generator().manual_seed(2), Fisher(8)
     centres = 100 * torch.randn(16, 8, dtype=torch.float64, generator=generator)
     for _ in range(400):
         q = centres + spread * torch.randn(16, 8, dtype=torch.float64, generator=generator) @ root.T
@@ -130,7 +130,7 @@ def test_the_metric_of_a_gaussian_is_its_covariance_wherever_the_chains_are(spre
 
 def test_the_scale_is_the_quotient_of_standard_deviations_in_the_older_window() -> None:
     """sqrt(sd(q) / sd(dU/dq)), of deviations from the mean of each chain."""
-    generator, fisher = torch.Generator().manual_seed(0), Fisher(torch.zeros(4, 3), 1)
+    generator, fisher = torch.Generator().manual_seed(0), Fisher(1)
     q, g = torch.randn(2, 30, 4, 3, dtype=torch.float64, generator=generator) * torch.tensor([0.1, 1.0, 30.0])
     for each in zip(q + 1000 * torch.arange(4)[:, None], g, strict=True):
         fisher.learn(*each, torch.zeros(4))
