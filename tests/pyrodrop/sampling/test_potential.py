@@ -21,9 +21,6 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling import hmc as kernels
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import Density, network_density
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -230,19 +227,6 @@ def test_a_network_that_cannot_be_traced_is_evaluated_by_pyro(caplog: pytest.Log
     torch.testing.assert_close((gradient, energy), (wanted, want))
 
 
-def test_a_density_that_differs_from_pyros_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, given = CASES["ARD"]()
-    energy = Density.energy
-
-    def without_jacobian(self: Density, values: Any, x: Any, y: Any) -> Tensor:
-        lost = sum(v.sum() for name, v in values.items() if name.endswith("_prior_variance"))
-        return energy(self, values, x, y) + lost
-
-    monkeypatch.setattr(Density, "energy", without_jacobian)
-    with pytest.raises(ValueError, match="not the one that Pyro computes for this model"):
-        pyrodrop.potential(model, given, engine="traced")
-
-
 class _Unbounded(likelihoods.HeteroscedasticGaussian):
     """y ~ N(f, exp(-r)), also where float32 does not have the variance: torch refuses a scale of 0."""
 
@@ -276,18 +260,6 @@ def test_an_energy_that_overflows_is_infinite_and_no_error(engine: Any) -> None:
     terms = [dist.Normal(h[:, :1], (-h[:, 1:] / 2).exp()).log_prob(Y)]
     terms += [dist.Normal(0.0, 1.0).log_prob(value) for value in near.values()]
     torch.testing.assert_close(energy, -torch.stack([term.sum() for term in terms]).sum())
-
-
-@pytest.mark.more
-def test_chains_that_step_where_the_energy_overflows_stay() -> None:
-    compiled = CompiledDensity(network_density(deep(), (20 * X, Y)), 2, "traced")
-    generator = torch.Generator().manual_seed(0)
-    q = compiled.from_prior(generator)
-    kernel = kernels.HMC(compiled, q, generator, 0, target_acceptance=0.8, max_steps=4)
-    kernel.step_size = 1e3
-    drawn, stats, _ = kernel.run(2)
-    assert stats["diverging"].all()
-    assert torch.equal(drawn, q[:, None].expand(2, 2, -1))
 
 
 class _Noisy(likelihoods.Gaussian):
