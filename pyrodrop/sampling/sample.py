@@ -25,6 +25,7 @@ from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.density import Density, network_density, program_density, still
 from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling.mclmc import MCLMC
 from pyrodrop.sampling.sampled import Sampled
 from pyrodrop.threads import outside
 from pyrodrop.training.problem import describe
@@ -50,6 +51,10 @@ def sample(
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
     ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
+    energy_variance: Annotated[
+        float, Real("the mean square of energy's change in a microcanonical step, per dimension", above=0)
+    ]
+    | None = None,
     likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
@@ -89,6 +94,11 @@ def sample(
         tune: transitions of tuning.
         target_acceptance: target for the harmonic mean over chains of the acceptance probability.
         max_steps: the largest number of leapfrog steps of a trajectory.
+        energy_variance: None for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
+            so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
+            0.1. From trained weights as `start`, they move where the steps of Hamiltonian chains are tiny, as in networks
+            of several layers (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1). It is the target for the
+            mean square of the change of energy in a step, per latent number, of which there must be at least 2.
         likelihood_power: power of the likelihood; 1 for the posterior.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
@@ -144,22 +154,33 @@ def sample(
             raise ValueError(
                 f"the draws take {need / 2**30:.1f} GiB, more than half of what is free: keep fewer draws or chains"
             )
+        if energy_variance is not None and sum(density.sizes) < 2:
+            raise ValueError("energy_variance is of chains on a sphere, in at least 2 latent numbers; there is 1")
         runs = None if start is None else runs_of(start)
         compiled = CompiledDensity(density, chains, engine)
         generator = torch.Generator(density.device).manual_seed(seed)
         hidden = None if progress is None else not progress
         with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
             q = compiled.from_prior(generator) if runs is None else from_runs(compiled, runs, generator)
-            hmc = HMC(compiled, q, generator, tune, target_acceptance=target_acceptance, max_steps=max_steps)
+            hmc = (
+                HMC(compiled, q, generator, tune, target_acceptance=target_acceptance, max_steps=max_steps)
+                if energy_variance is None
+                else MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
+            )
             q, stats, seconds = hmc.run(draws, bar)
         settings: dict[str, Any] = {
-            **{"kernel": "hmc", "chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
+            **(
+                {"kernel": "hmc"}
+                if energy_variance is None
+                else {"kernel": "mclmc", "energy_variance": energy_variance}
+            ),
+            **{"chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
             **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
             "dtype": str(density.dtype).removeprefix("torch."),
             "engine": compiled.engine,
             "stacked": compiled.stacked,
             "seconds_of": {"compiling": compiled.seconds, **seconds},
-            "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 else 0.0,
+            "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 and energy_variance is None else 0.0,
             "model": describe(density.model),
         }
         samples = density.constrained(q)
