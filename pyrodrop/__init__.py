@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyrodrop.reading.read import read
     from pyrodrop.reading.reading import Reading
     from pyrodrop.sampling.potential import Potential, potential
-    from pyrodrop.sampling.programs import SampledProgram
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.certificate import Certificate
@@ -72,7 +71,6 @@ __all__ = [
     "Replicates",
     "Report",
     "Sampled",
-    "SampledProgram",
     "StepLosses",
     "Training",
     "Worth",
@@ -108,7 +106,7 @@ _FILES = {
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),
-    "sampling": ("Potential", "Sampled", "SampledProgram", "potential", "sample"),
+    "sampling": ("Potential", "Sampled", "potential", "sample"),
     "compiled": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("StepLosses", "Training", "fit"),

@@ -58,7 +58,7 @@ from pyrodrop.guides.guide import ALPHA
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
-from pyrodrop.sampling import Sampled, SampledProgram
+from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
@@ -90,7 +90,7 @@ def to_arviz(
     """Convert a fit to an ArviZ data tree.
 
     Args:
-        fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled` or `SampledProgram`, or a Gaussian process
+        fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process
             of `pyrodrop.analysis.gp`; or a mapping from names to any of these on the same data. The tree of a mapping has a
             dimension ``model`` and the variables that all of them have; its attribute ``left_out`` names the others, and
             ``tree.sel(model=NAME)`` is the tree of one model.
@@ -163,7 +163,7 @@ def _tree(
         finite = [replicate for number, replicate in enumerate(many) if number not in many.failed]
         tree = program_tree(finite, train, num_samples, seed)
         return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
-    if isinstance(fit, SampledProgram):
+    if isinstance(fit, Sampled) and not isinstance(fit.model, NetworkModel):
         if train is not None or test is not None:
             raise ValueError("train and test must be None for draws of a Pyro program, which have sampled.predict(...)")
         return _finished(*sampled_tree(fit, num_samples, seed), log_likelihood, 1.0, seed, _ABOUT_CHAINS)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.analysis.comparison.program_draws import Variables, program_draws
-from pyrodrop.sampling.programs import SampledProgram
+from pyrodrop.sampling import Sampled
 from pyrodrop.training.problem import describe
 from pyrodrop.training.result import Fit
 from pyrodrop.training.result_data import data_for
@@ -62,7 +62,7 @@ def program_tree(
     return groups, attrs | {"khat": scalar_or_array([k_hat(chain.log_joint - chain.log_q) for chain in drawn])}
 
 
-def sampled_tree(sampled: SampledProgram, num_samples: int, seed: int) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+def sampled_tree(sampled: Sampled, num_samples: int, seed: int) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
     """The groups of draws of the exact posterior of a program, whose chains are Markov chains, and attributes.
 
     Args:

@@ -14,7 +14,6 @@ from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import aligned
 from pyrodrop.sampling import Sampled
 
-_KERNELS = {"hmc": "Hamiltonian Monte Carlo", "mclmc": "microcanonical Langevin Monte Carlo"}
 Parts = list[tuple[Predictive, Predictive | None]]
 
 
@@ -71,7 +70,7 @@ def sampled_draws(
         posterior,
         sampled.stats,
         log_prior,
-        {"guide": f"exact posterior, by {_KERNELS[sampled.kernel]}", **attrs},
+        {"guide": "exact posterior, by Hamiltonian Monte Carlo", **attrs},
     )
 
 

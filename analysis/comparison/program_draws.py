@@ -19,8 +19,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.devices import seeded
-from pyrodrop.prediction.agreement import called, innermost
-from pyrodrop.sampling.programs import SampledProgram
+from pyrodrop.prediction.agreement import innermost
+from pyrodrop.sampling import Sampled
 from pyrodrop.steps import Arguments
 from pyrodrop.training.elbo import common_scale
 from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, guide_at, many
@@ -51,7 +51,7 @@ class ProgramDraws(NamedTuple):
 
 
 def program_draws(
-    fit: Fit | SampledProgram,
+    fit: Fit | Sampled,
     arguments: Arguments,
     num_samples: int,
     seed: int,
@@ -69,7 +69,7 @@ def program_draws(
     model, known = fit.model, {} if values is None else dict(values)
 
     def guide_of(inputs: Sequence[Tensor]) -> Any:
-        return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, SampledProgram) else fit.guide
+        return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, Sampled) else fit.guide
 
     def traces(inputs: Sequence[Tensor]) -> tuple[Any, Any, Any]:
         drawn, replicated = drawn_anew(model, guide_of(inputs), arguments, () if undrawable else None)
@@ -79,7 +79,7 @@ def program_draws(
     undrawable, summed, first = "", list[str](), [value[0] for value in known.values()]
     with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide_of(first), arguments, call=called)
+            drawn_anew(model, guide_of(first), arguments)
         except Undrawable as error:
             undrawable = str(error)
         with Conditioned() as stay:

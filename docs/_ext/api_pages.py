@@ -61,7 +61,7 @@ TOPICS = {
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
-    "sampling": ("sample", "Sampled", "SampledProgram", "potential", "Potential"),
+    "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip
 
 

@@ -2,8 +2,7 @@
 
 from pyrodrop.sampling.mixing import Diagnostics
 from pyrodrop.sampling.potential import Potential, potential
-from pyrodrop.sampling.programs import SampledProgram
 from pyrodrop.sampling.sample import sample
 from pyrodrop.sampling.sampled import Sampled
 
-__all__ = ["Diagnostics", "Potential", "Sampled", "SampledProgram", "potential", "sample"]
+__all__ = ["Diagnostics", "Potential", "Sampled", "potential", "sample"]

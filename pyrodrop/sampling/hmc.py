@@ -17,15 +17,15 @@ Neal (2011), MCMC using Hamiltonian dynamics, eq. 5.18-5.20, https://arxiv.org/a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+import time
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.chains import DIVERGENT, State
-from pyrodrop.sampling.density import CompiledDensity, Energies, Step
+from pyrodrop.devices import denormals_flushed
+from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.tuning import (
-    FEW,
     Fisher,
     Mass,
     Metric,
@@ -36,6 +36,7 @@ from pyrodrop.sampling.tuning import (
     van_der_corput,
 )
 
+DIVERGENT = 1000.0  # nats of energy error, as in Stan
 _WINDOWS = (0.02, 0.04, 0.08, 0.14, 0.22, 0.32, 0.44, 0.58, 0.72)  # their ends, as parts of the tuning
 _LAST = 0.15  # part of the tuning
 _DESCENT, _SHORT = 0.6, 64  # of networks: part of the tuning, and leapfrog steps at most
@@ -45,20 +46,18 @@ _APPROACH, _RATE = 50, 0.05
 _EVERY = 10  # transitions between updates of the mass matrix of a network
 
 
-class Tuned(NamedTuple):
-    """What tuning learns: eps, T and M^-1."""
+class State(NamedTuple):
+    """Where C chains are: U ``[C]``, and dU/dq, q and momentum ``[C, D]``."""
 
-    step_size: float
-    trajectory: float
-    metric: Metric
+    energy: Tensor
+    gradient: Tensor
+    q: Tensor
+    momentum: Tensor
 
-
-def leapfrog(energies: Energies, q: Tensor, p: Tensor, gradient: Tensor, eps: Tensor, *metric: Tensor) -> list[Tensor]:
-    """U and dU/dq at the new q, the new q and the new p."""
-    p = p - 0.5 * eps * gradient
-    q = q + eps * Metric(*metric).velocity(p)
-    energy, gradient = energies(q)
-    return [energy, gradient, q, p - 0.5 * eps * gradient]
+    def where(self, mask: Tensor, other: State) -> State:
+        """This state for the chains in `mask` ``[C]``, and `other` for the rest."""
+        pairs = zip(self, other, strict=True)
+        return State(*(torch.where(mask[:, None] if new.dim() == 2 else mask, new, old) for new, old in pairs))
 
 
 def approached(density: CompiledDensity, q: Tensor) -> Tensor:
@@ -79,55 +78,71 @@ class HMC:
     """Chains of Hamiltonian Monte Carlo, which move and adapt together.
 
     Args:
-        density: compiled with `step`.
+        density: of the chains.
         q: where the chains start, ``[C, D]``.
         generator: of all random numbers.
         tune: the number of transitions of tuning.
         target_acceptance: target for the harmonic mean over chains of the acceptance probability.
         max_steps: the largest number of leapfrog steps of a trajectory.
+
+    Attributes:
+        step_size, trajectory, metric: eps, T and M^-1, which tuning learns.
     """
-
-    step = Step(leapfrog, chain_tensors=3, scalars=1, carried=(2, 3, 1))
-
-    @classmethod
-    def step_of(cls, rank: int) -> Step:
-        """The step for a mass matrix with K eigenvalues besides the diagonal."""
-        return cls.step._replace(shared=lambda size: [(size,), (size, rank), (rank,)]) if rank else cls.step
 
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,
-        max_steps: int, rank: int = 0,
+        max_steps: int,
     ) -> None:  # fmt: skip
-        self.density, self.generator, self.tune = density, generator, tune
-        self.state: State = State.at(density, approached(density, q) if rank else q)
-        self.mass: Fisher | Mass = Fisher(q, rank) if rank else Mass(q)
-        zero = q.new_zeros(q.shape[1], rank), q.new_ones(rank)
-        self.tuned: Tuned = Tuned(math.nan, math.nan, Metric(torch.ones_like(q[0]), *(zero if rank else ())))
+        self.density, self.generator, self.tune, self.max_steps = density, generator, tune, max_steps
+        self.metric: Metric = density.metric
+        rank = 0 if self.metric.values is None else len(self.metric.values)
+        q = approached(density, q) if rank else q
+        self.state: State = State(*density.energies(q), q, torch.zeros_like(q))
+        self.mass: Fisher | Mass = Fisher(rank) if rank else Mass(q)
         self.descent: int = int((_DESCENT_OF_PROGRAMS if rank else _DESCENT) * tune)
         self.learning: int = tune - int(_LAST * tune)
         every = range(self.descent, self.learning + 1, _EVERY)
         self.ends: set[int] = {round(share * tune) for share in _WINDOWS} if rank else set(every)
         self.lengthens: int = round(_WINDOWS[5] * tune) if rank else self.descent  # T is learned after it
         self.short: int = _SHORT_OF_PROGRAMS if rank else _SHORT
-        self.max_steps: int = max_steps
-        self.step_size: StepSize = StepSize(reasonable_step_size(self._accepts), target_acceptance)
+        self.adapting: StepSize = StepSize(reasonable_step_size(self._accepts), target_acceptance)
         self.length: TrajectoryLength = TrajectoryLength(2.0 if rank else 1.0)  # for a Gaussian of variances M^-1, 2.25
-        eps = self.step_size.now
-        self.tuned = self.tuned._replace(step_size=eps, trajectory=self.short * eps)
+        self.step_size: float = self.adapting.now
+        self.trajectory: float = self.short * self.step_size
 
-    def move_to(self, density: CompiledDensity) -> None:
-        """Continue with a density in float64."""
-        self.density = density
-        self.state = State.at(density, self.state.q.double())
-        self.tuned = self.tuned._replace(metric=self.tuned.metric.to(self.state.q))
+    def run(self, draws: int, bar: Any = None) -> tuple[Tensor, dict[str, Tensor], dict[str, float]]:
+        """Tune, and make S draws.
+
+        Args:
+            bar: advances with every transition.
+
+        Returns:
+            q ``[C, S, D]`` and the statistics ``[C, S]`` by name, on the CPU, and the seconds of ``tuning`` and ``drawing``.
+        """
+        begun = tuned = time.perf_counter()
+        kept = []
+        with denormals_flushed():
+            for number in range(1, self.tune + draws + 1):
+                stats = self.transition(number)
+                if number <= self.tune:
+                    self.adapt(number)
+                    tuned = time.perf_counter()
+                else:
+                    kept.append({name: values.cpu() for name, values in {"q": self.state.q, **stats}.items()})
+                if bar is not None:
+                    words = f"acceptance {float(self.accepted.mean()):.2f}, {self.steps} steps of {self.step_size:.2g}"
+                    bar.set_postfix_str(words, refresh=False)
+                    bar.update()
+        seconds = {"tuning": tuned - begun, "drawing": time.perf_counter() - tuned}
+        of_draws = {name: torch.stack([draw[name] for draw in kept], 1) for name in kept[0]}
+        return of_draws.pop("q"), of_draws, seconds
 
     def transition(self, number: int) -> dict[str, Tensor]:
         """One trajectory of each chain, which is accepted or rejected."""
-        eps, trajectory, _ = self.tuned
         self.share: float = van_der_corput(number)
-        self.steps: int = max(1, min(self.max_steps, math.ceil(self.share * (trajectory / eps))))
+        self.steps: int = max(1, min(self.max_steps, math.ceil(self.share * (self.trajectory / self.step_size))))
         self.start: State = self._with_momentum()
-        self.end: State = self.follow(self.start, eps, self.steps)
+        self.end: State = self.follow(self.start, self.step_size, self.steps)
         before, after = self._hamiltonian(self.start), self._hamiltonian(self.end)
         error = (after - before).nan_to_num(math.inf, math.inf, math.inf)
         self.accepted: Tensor = (-error).clamp_max(0).exp()
@@ -137,73 +152,62 @@ class HMC:
         return {
             "lp": -self.state.energy.double(),
             "energy": torch.where(taken, after, before),
-            "acceptance_rate": self.accepted,
+            "acceptance_rate": self.accepted.float(),
             "diverging": error > DIVERGENT,
             "n_steps": torch.full_like(taken, self.steps, dtype=torch.int64),
         }
 
     def follow(self, state: State, eps: float, steps: int) -> State:
         """Follow the trajectories of all chains for `steps` leapfrog steps."""
-        size = state.q.new_tensor(eps)
-        shared = [tensor for tensor in self.tuned.metric if tensor is not None]
-
-        def block(chains: slice) -> State:
-            q, p, gradient, _ = (value[chains] for value in state)
-            energy, gradient, q, p = self.density(q, p, gradient, size, *shared, times=steps)
-            return State(q, p, gradient, energy)
-
-        return State(*self.density.by_blocks(block))
+        _, gradient, q, momentum = state
+        return State(*self.density.follow(q, momentum, gradient, eps, self.metric, steps))
 
     def adapt(self, number: int) -> None:
         """Learn the step size from every transition, T after the descent, and the mass matrix at the ends of windows."""
-        used, metric = self.tuned.step_size, self.tuned.metric
         # the harmonic mean over chains, so that the worst chain counts most
-        self.step_size.learn(1 / float((1 / self.accepted.clamp_min(1e-3)).mean()))
+        self.adapting.learn(1 / float((1 / self.accepted.clamp_min(1e-3)).mean()))
         self.mass.learn(self.state.q, self.state.gradient, self.state.energy)
         if self.lengthens < number <= self.learning:
-            time = self.share * self.tuned.trajectory
-            centre = self.mass.mean().to(self.state.q) if len(self.accepted) < FEW else None
-            accepted = self.accepted * self.mass.near if isinstance(self.mass, Fisher) else self.accepted
-            gradient = chees_gradient(self.start.q, self.end.q, self.end.momentum, metric, accepted, time, centre)
-            longest = self.max_steps * used
-            self.length.learn(gradient, used, min(longest, _LONG) if isinstance(self.mass, Fisher) else longest)
+            accepted, longest = self.accepted, self.max_steps * self.step_size
+            if isinstance(self.mass, Fisher):
+                accepted, longest = accepted * self.mass.near, min(longest, _LONG)
+            time = self.share * self.trajectory
+            gradient = chees_gradient(self.start.q, self.end.q, self.end.momentum, self.metric, accepted, time)
+            self.length.learn(gradient, self.step_size, longest)
         if number in self.ends:
             self._renew(number)
-        eps = self.step_size.now
-        trajectory = self.short * eps if number < self.descent else self.length.now
-        if self.descent <= number < self.lengthens:
-            trajectory = _LONG
-        self.tuned = Tuned(eps, trajectory, self.tuned.metric)
+        self.step_size, self.trajectory = self.adapting.now, self.length.now
+        if number < self.descent:
+            self.trajectory = self.short * self.step_size
+        elif number < self.lengthens:
+            self.trajectory = _LONG
         if number == self.tune:
-            eps = self.step_size.averaged
-            self.tuned = self.tuned._replace(step_size=eps, trajectory=min(self.length.averaged, self.max_steps * eps))
-
-    def progress(self) -> str:
-        """A few words about the latest transition."""
-        return f"acceptance {float(self.accepted.mean()):.2f}, {self.steps} steps of {self.tuned.step_size:.2g}"
+            self.step_size = self.adapting.averaged
+            self.trajectory = min(self.length.averaged, self.max_steps * self.step_size)
 
     def _with_momentum(self) -> State:
         """The state with new momentum."""
-        metric = self.tuned.metric
-        return self.state._replace(momentum=metric.root(self.state.normal(self.generator), -0.5) / metric.scale)
+        q = self.state.q
+        z = torch.randn(q.shape, dtype=q.dtype, device=q.device, generator=self.generator)
+        return self.state._replace(momentum=self.metric.root(z, -0.5) / self.metric.scale)
 
     def _hamiltonian(self, state: State) -> Tensor:
         """H, ``[C]`` in float64."""
-        metric, momentum = self.tuned.metric.to(state.q.double()), state.momentum.double()
+        metric, momentum = self.metric.to(state.q.double()), state.momentum.double()
         return state.energy.double() + metric.root(metric.scale * momentum, 0.5).square().sum(1) / 2
 
     def _renew(self, number: int) -> None:
         """Take the mass matrix of the last windows, with a step size and a length that go with it."""
-        old, new = self.tuned.metric, self.mass.metric(number > self.lengthens // 2)
+        old, new = self.metric, self.mass.metric(number > self.lengthens // 2)
         if not all(tensor is None or bool(tensor.isfinite().all()) for tensor in new):
             return
         factor = math.exp((old.log_size() - new.log_size()) / 2)  # by which times scale
-        self.tuned = self.tuned._replace(metric=new.to(self.state.q))
+        self.metric = new.to(self.state.q)
         if isinstance(self.mass, Fisher):  # in whose coordinates T stays about what it is
             self.mass.turn()
-            self.step_size = StepSize(reasonable_step_size(self._accepts, self.step_size.now), self.step_size.target)
+            self.adapting = StepSize(reasonable_step_size(self._accepts, self.adapting.now), self.adapting.target)
         elif number == self.descent:
-            self.step_size = StepSize(self.step_size.averaged * factor, self.step_size.target)
+            self.adapting = StepSize(self.adapting.averaged * factor, self.adapting.target)
         else:
             self.length.rescale(factor)
 

@@ -1,20 +1,14 @@
-"""Microcanonical Langevin Monte Carlo with many chains that share one tuning: momentum of length 1, and no rejection.
+"""Microcanonical Langevin Monte Carlo: momentum of length 1, and no rejection, so that the step size biases the draws.
 
-    dq = s u dt,     du = -(1 - u u^T) s dU/dq dt / (D - 1)                          |u| = 1, s diagonal
-    turn by t:   e = -g / |g|,  g = s dU/dq,  delta = t |g| / (D - 1),  zeta = exp(-delta)
+    dq = u dt,     du = -(1 - u u^T) dU/dq dt / (D - 1)                              |u| = 1
+    turn by t:   e = -g / |g|,  g = dU/dq,  delta = t |g| / (D - 1),  zeta = exp(-delta)
                  u <- (e (1 - zeta) (1 + zeta + e.u (1 - zeta)) + 2 zeta u) / norm
                  kinetic energy <- it + (D - 1) (delta - ln 2 + ln(1 + e.u + (1 - e.u) zeta^2))
-    renewal:     u <- (u + nu z) / |u + nu z|,   z ~ N(0, 1)^D,   nu^2 = (exp(2 eps / L) - 1) / D
+    renewal:     u <- (u + nu z) / |u + nu z|,   z ~ N(0, 1)^D,   nu^2 = (exp(2 eps / L) - 1) / D,   L = sqrt(D)
 
-In continuous time the density of q along a trajectory is exp(-U) up to a constant; steps of size eps bias it. L is the
-length after which momentum is forgotten. A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps,
-move by eps/2, turn by lambda eps, with lambda of McLachlan's integrator of minimal norm. Its two gradients are two calls of
-one program. A transition is 20 steps.
-
-eps is tuned so that the change of energy in a step has the mean square v D. Tuning has three parts: the way from the starts
-to where the chains stay, with equal scales and 5 v; the scale s of every coordinate, from its variance within chains, which
-starts in different modes do not widen; and L, 0.4 times the length in which a chain makes an independent draw, but at least
-sqrt(D).
+A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps, move by eps/2, turn by lambda eps, with
+lambda of McLachlan's integrator of minimal norm. A transition is 20 steps. eps is tuned so that the change of energy in a
+step has the mean square v D: mean square ~ eps^6, so eps <- eps (v D / mean square)^(1/6).
 
 Robnik, De Luca, Silverstein & Seljak (2023), Microcanonical Hamiltonian Monte Carlo, https://arxiv.org/abs/2212.08549;
 Robnik & Seljak (2023), Microcanonical Langevin Monte Carlo, https://arxiv.org/abs/2303.18221; for the kinetic energy Steeg &
@@ -24,33 +18,20 @@ Galstyan (2021), Hamiltonian dynamics with non-Newtonian momentum, https://arxiv
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrodrop.sampling.chains import DIVERGENT, State
-from pyrodrop.sampling.density import CompiledDensity, Energies, Step
-from pyrodrop.sampling.tuning import EnergyStepSize, VarianceWithinChains, transitions_per_draw
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.hmc import DIVERGENT, HMC, State
 
 LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
 STEPS = 20  # of a transition
-_FIRST, _SCALES = 0.4, 0.4  # parts of the tuning
-_WIDE = 5.0  # times v in the first part, so that steps are longer there
-_EFFECTIVE = 0.4  # L in lengths of an independent draw
-_CHAINS, _COORDINATES = 8, 100  # about as many at most, for the autocorrelation
+_KEPT = 0.8  # factor of the weights of past transitions at each new one
 
 
-class Tuned(NamedTuple):
-    """What tuning learns: eps, L and s ``[D]``."""
-
-    step_size: float
-    length: float
-    scale: Tensor
-
-
-def turned(u: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """The momentum ``[B, D]`` after a turn, and the change of kinetic energy ``[B]``."""
+def turned(u: Tensor, gradient: Tensor, time: float) -> tuple[Tensor, Tensor]:
+    """The momentum ``[C, D]`` after a turn, and the change of kinetic energy ``[C]``."""
     others = u.shape[1] - 1
     norm = gradient.norm(dim=1, keepdim=True).clamp_min(1e-30)
     e = -gradient / norm
@@ -58,23 +39,10 @@ def turned(u: Tensor, gradient: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
     zeta, along = (-delta).exp(), (e * u).sum(1, keepdim=True)
     new = e * (1 - zeta) * (1 + zeta + along * (1 - zeta)) + 2 * zeta * u
     kinetic = others * (delta - math.log(2) + (1 + along + (1 - along) * zeta**2).log())
-    return new / new.norm(dim=1, keepdim=True), kinetic[:, 0]
+    return new / new.norm(dim=1, keepdim=True), kinetic[:, 0].double()
 
 
-def half_step(
-    energies: Energies, q: Tensor, u: Tensor, gradient: Tensor, z: Tensor, nu: Tensor, before: Tensor, after: Tensor,
-    time: Tensor, scale: Tensor,
-) -> list[Tensor]:  # fmt: skip
-    """Renew, turn, move, and turn; returns U and dU/dq at the new q, the new q and u, and the change of kinetic energy."""
-    u = u + nu * z
-    u, first = turned(u / u.norm(dim=1, keepdim=True), gradient * scale, before)
-    q = q + time * scale * u
-    energy, gradient = energies(q)
-    u, second = turned(u, gradient * scale, after)
-    return [energy, gradient, q, u, first + second]
-
-
-class MCLMC:
+class MCLMC(HMC):
     """Chains of microcanonical Langevin Monte Carlo, which move and adapt together.
 
     Args:
@@ -82,92 +50,64 @@ class MCLMC:
         energy_variance: v, target for the mean square of the change of energy in a step, per dimension.
     """
 
-    step = Step(half_step, chain_tensors=4, scalars=4, carried=(2, 3, 1))
-
     def __init__(
         self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, energy_variance: float
     ) -> None:
-        self.density, self.generator, self.tune = density, generator, tune
-        self.descent: int = int(_FIRST * tune)
-        length = math.sqrt(density.size)
-        self.step_size: EnergyStepSize = EnergyStepSize(0.01 * length, _WIDE * energy_variance * density.size)
-        self.within: VarianceWithinChains = VarianceWithinChains(q)
-        self.track: list[Tensor] = []
-        self.tuned: Tuned = Tuned(self.step_size.now, length, torch.ones_like(q[0]))
-        self.state: State = self._turned_anywhere(State.at(density, q))
+        self.density, self.generator, self.tune, self.metric = density, generator, tune, density.metric
+        self.wanted, self.trajectory = energy_variance * density.size, math.sqrt(density.size)
+        self.step_size, self.steps = 0.01 * self.trajectory, 2 * STEPS
+        self._total, self._weight = 0.0, 0.0
+        self.state = State(*density.energies(q), q, torch.zeros_like(q))
+        self.state = self._with_momentum()
 
     def transition(self, number: int) -> dict[str, Tensor]:
         """20 steps of all chains; a chain whose energy error is over 1000 nats or not finite stays, with new momentum."""
-        end, self.changes = self.follow(self.state, self.state.normal(self.generator, STEPS))
-        self.lost: Tensor = ~(self.changes.abs() <= DIVERGENT).all(1)
-        self.lost |= ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
-        self.changes[self.lost] = math.nan
-        if self.lost.any():
-            end = self._turned_anywhere(self.state).where(self.lost, end)
-        self.state = end
+        end, self.changes = self.followed(self._normal(STEPS))
+        stays = ~((self.changes.abs() <= DIVERGENT).all(1) & end.q.isfinite().all(1))
+        self.accepted, self.state = (~stays).double(), self._with_momentum().where(stays, end)
         return {
-            "lp": -end.energy.double(),
+            "lp": -self.state.energy.double(),
             "energy_error": self.changes.square().mean(1).sqrt(),
-            "diverging": self.lost,
-            "n_steps": torch.full_like(self.lost, 2 * STEPS, dtype=torch.int64),
+            "diverging": stays,
+            "n_steps": torch.full_like(stays, self.steps, dtype=torch.int64),
         }
 
-    def follow(self, state: State, noise: Tensor) -> tuple[State, Tensor]:
-        """Follow all chains for as many steps as `noise` has z, ``[steps, C, D]``.
-
-        Returns:
-            The state, and the change of energy in every step, ``[C, steps]`` in float64.
-        """
-        eps, length, scale = self.tuned
-        nu = math.sqrt(math.expm1(2 * eps / length) / self.density.size)
-        numbers = (0.0, nu, LAMBDA * eps, (1 - 2 * LAMBDA) * eps, eps / 2)
-        none, renewal, outer, inner, half = (scale.new_tensor(number) for number in numbers)
-
-        def block(chains: slice) -> list[Tensor]:
-            q, u, gradient, energy = (value[chains] for value in state)
-            changes = []
-            for z in noise[:, chains]:
-                before = energy.double()
-                energy, gradient, q, u, first = self.density(q, u, gradient, z, renewal, outer, inner, half, scale)
-                energy, gradient, q, u, second = self.density(q, u, gradient, z, none, none, outer, half, scale)
-                changes.append(energy.double() - before + first + second)
-            return [q, u, gradient, energy, torch.stack(changes, 1)]
-
-        *end, changes = self.density.by_blocks(block)
-        return State(*end), changes
+    def followed(self, noise: Tensor) -> tuple[State, Tensor]:
+        """The state after as many steps as `noise` has z, ``[steps, C, D]``, and the changes of energy ``[C, steps]``."""
+        energy, gradient, q, u = self.state
+        eps, changes = self.step_size, []
+        nu = math.sqrt(math.expm1(2 * eps / self.trajectory) / self.density.size)
+        for z in noise:
+            u = u + nu * z
+            u, change = u / u.norm(dim=1, keepdim=True), -energy.double()
+            for turn, move in ((LAMBDA, 0.5), (1 - 2 * LAMBDA, 0.5), (LAMBDA, 0.0)):
+                u, kinetic = turned(u, gradient, turn * eps)
+                change = change + kinetic
+                if move:
+                    q = q + move * eps * u
+                    energy, gradient = self.density.energies(q)
+            changes.append(change + energy.double())
+        return State(energy, gradient, q, u), torch.stack(changes, 1)
 
     def adapt(self, number: int) -> None:
-        """Learn the step size, then also the scales, and finally the length L."""
-        first, second = self.descent, self.descent + int(_SCALES * self.tune)
-        last = second + (self.tune - second) // 3  # the last transition that changes the step size
-        length, scale = self.tuned.length, self.tuned.scale
-        if number <= last:
-            if self.lost.any():
-                self.step_size.rescale(0.5)
-            else:
-                self.step_size.learn(self.changes)
-        else:
-            coordinates = slice(None, None, max(1, self.density.size // _COORDINATES))
-            self.track.append(self.state.q[:_CHAINS, coordinates].cpu())
-        if first // 2 < number <= first or first + (second - first) // 4 < number <= second:
-            self.within.learn(self.state.q)
-        if number in (first, second):
-            scale = self.within.scale().to(scale)
-            self.within = VarianceWithinChains(self.state.q)
-            self.step_size.rescale(math.exp(float((self.tuned.scale / scale).log().mean())))
-        if number == first:
-            self.step_size.target /= _WIDE
-        if number == self.tune:
-            draw = self.step_size.now * STEPS * transitions_per_draw(torch.stack(self.track, 1))
-            length = max(length, _EFFECTIVE * draw)
-        self.tuned = Tuned(self.step_size.now, length, scale)
+        """Learn the step size; on the way from the starts, in the first half, the mean square may be five times as large."""
+        wanted = self.wanted * (5 if number < self.tune // 2 else 1)
+        if self.accepted.min() < 1:
+            self.step_size, self._total, self._weight = self.step_size / 2, 0.0, 0.0
+            return
+        ratio = float(self.changes.square().mean()) / wanted + 1e-8
+        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small get little weight
+        if number == self.tune // 2:
+            self._total, self._weight = 0.0, 0.0
+        self._total = _KEPT * self._total + weight * ratio / self.step_size**6
+        self._weight = _KEPT * self._weight + weight
+        self.step_size = (self._total / self._weight) ** (-1 / 6)
 
-    def progress(self) -> str:
-        """A few words about the latest transition."""
-        variance = float(self.changes.square().nanmean()) / self.density.size
-        return f"energy variance {variance:.1g}, steps of {self.tuned.step_size:.2g}, length {self.tuned.length:.2g}"
+    def _normal(self, *steps: int) -> Tensor:
+        q = self.state.q
+        return torch.randn(*steps, *q.shape, dtype=q.dtype, device=q.device, generator=self.generator)
 
-    def _turned_anywhere(self, state: State) -> State:
+    def _with_momentum(self) -> State:
         """The state with momenta that are uniform on the sphere."""
-        z = state.normal(self.generator)
-        return state._replace(momentum=z / z.norm(dim=1, keepdim=True))
+        z = self._normal()
+        return self.state._replace(momentum=z / z.norm(dim=1, keepdim=True))

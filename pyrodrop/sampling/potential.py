@@ -14,7 +14,8 @@ from pyrodrop.checks import EngineName as Name
 from pyrodrop.checks import Seed, checked, instance, shown
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.density import CompiledDensity, density_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import network_density
 from pyrodrop.threads import outside
 
 
@@ -127,4 +128,5 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    return Potential(CompiledDensity(density_of(model, data, dtype), 1, engine))
+    instance(model, NetworkModel, "model", "a model of pyrodrop.models")
+    return Potential(CompiledDensity(network_density(model, data, dtype), 1, engine))

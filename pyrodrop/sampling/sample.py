@@ -1,39 +1,37 @@
-"""`pyrodrop.sample`: the posterior of a network or of any Pyro program, by Hamiltonian or microcanonical Monte Carlo."""
+"""`pyrodrop.sample`: the posterior of a network or of any Pyro program, by Hamiltonian Monte Carlo."""
 
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
+from pyrodrop.changes import Kept
 from pyrodrop.checks import Count, HasDraws, Progress, Real, Seed, checked, shown
 from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, resolve, seeded
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.agreement import check_shapes
-from pyrodrop.sampling.chains import State, run
-from pyrodrop.sampling.density import CompiledDensity, Density, density_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, network_density, program_density, still
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
-from pyrodrop.sampling.mixing import MOST_ROUNDING
-from pyrodrop.sampling.programs import SampledProgram, check_program, program_density, still
 from pyrodrop.sampling.sampled import Sampled
-from pyrodrop.sampling.tuning import FEW
 from pyrodrop.threads import outside
 from pyrodrop.training.problem import describe
 
 _log = logging.getLogger("pyrodrop")
-_COMPARED = 16  # chains whose energy is also computed in float64
+_LINES = 16  # at least, by which the rounding of energies is measured
 
 
 @threads.exclusive()
@@ -45,37 +43,31 @@ def sample(
     model: Any,
     data: Any,
     *,
-    kernel: Literal["hmc", "mclmc"] = "hmc",
     start: Any = None,
-    chains: Annotated[int, Count("the number of chains")] = 64,
+    chains: Annotated[int, Count("the number of chains", least=4)] = 64,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
-    tune: Annotated[int, Count("the number of transitions of tuning", least=100)] | None = None,
-    thin: Annotated[int, Count("the number of transitions for each draw that is kept")] = 1,
+    tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 250,
     target_acceptance: Annotated[
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
     ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     energy_variance: Annotated[
-        float, Real("the mean square of energy's change in a step of mclmc, per dimension", above=0)
-    ] = 5e-4,
-    likelihood_power: float = 1.0,
+        float, Real("the mean square of energy's change in a microcanonical step, per dimension", above=0)
+    ]
+    | None = None,
+    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
     device: str | torch.device = "auto",
     seed: Seed = 0,
     progress: Progress = None,
-) -> Any:
+) -> Sampled:
     """Draw from the posterior of a network's weights, or of any Pyro program, with all chains as one compiled step.
 
-    All chains share step size, trajectory length and scales of the coordinates, which are learned from all of them together.
-    Many short chains cost less than few long ones, since one step moves them together. There are two kernels:
-
-    - ``hmc``, Hamiltonian Monte Carlo with ChEES (Hoffman, Radul & Sountsov 2021,
-      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It has Monte Carlo error only.
-    - ``mclmc``, microcanonical Langevin Monte Carlo (Robnik & Seljak 2023, https://arxiv.org/abs/2303.18221; see
-      `pyrodrop.sampling.mclmc`). It never rejects, so it has a bias, which is smaller for a smaller `energy_variance`. It
-      moves where steps of ``hmc`` would have to be tiny: in networks of several layers, from trained weights as `start`
-      (Sommer et al. 2025, https://arxiv.org/abs/2502.06335). A transition is 20 steps of two gradients.
+    All chains share step size, trajectory length and scales of the coordinates, which are learned from all of them together:
+    Hamiltonian Monte Carlo with ChEES (Hoffman, Radul & Sountsov 2021,
+    https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It has Monte Carlo error only. Many
+    short chains cost less than few long ones, since one step moves them together.
 
     Of a Pyro program all continuous sites that are not observed are sampled, in Pyro's unconstrained coordinates; discrete
     sites are summed out. The mass matrix is then learned from draws and gradients, with a part of low rank. A program is
@@ -94,24 +86,22 @@ def sample(
         model: a model of `pyrodrop.models` or a Pyro program, a function or a module; it does not change.
         data: of a network a `Dataset` or a pair (x, y), in their own units; the model takes over the standardisation of a
             `Dataset`. Of a program its arguments: a mapping by name, or a tuple.
-        kernel: ``hmc`` or ``mclmc``.
         start: trained runs from whose weights the chains start in turn: a `Fit`, the `Replicates` of `fit_replicates`, a
             `Sampled`, for its last draws, or a sequence of these. None for draws from the prior; chains of a program start
             where all coordinates are uniform on [-2, 2].
-        chains: number of chains; from 16 on, tuning works well. With fewer than 4, ``hmc`` learns the length of trajectories
-            from means that include recent transitions, which is less reliable: give a larger `tune`. R-hat of one chain
-            compares its halves, which cannot show what other starts would have found.
+        chains: number of chains, at least 4, since each learns from the others; from 16 on, tuning works well.
         draws: number of draws to keep of each chain after tuning, at least 4.
-        tune: transitions of tuning; None for 250 of ``hmc`` and 500 of ``mclmc``.
-        thin: transitions for each draw that is kept.
-        target_acceptance: of ``hmc``, target for the harmonic mean over chains of the acceptance probability.
-        max_steps: of ``hmc``, the largest number of leapfrog steps of a trajectory.
-        energy_variance: of ``mclmc``, target for the mean square of the change of energy in a step, per latent number. At
-            the default, variances come out about 1 % too small. Larger values allow longer steps: Sommer et al. end with .1,
-            at which variances of a linear regression are 26 % too small.
+        tune: transitions of tuning.
+        target_acceptance: target for the harmonic mean over chains of the acceptance probability.
+        max_steps: the largest number of leapfrog steps of a trajectory.
+        energy_variance: None for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
+            so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
+            0.1. From trained weights as `start`, they move where the steps of Hamiltonian chains are tiny, as in networks
+            of several layers (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1). It is the target for the
+            mean square of the change of energy in a step, per latent number, of which there must be at least 2.
         likelihood_power: power of the likelihood; 1 for the posterior.
-        dtype: ``torch.float32`` or ``torch.float64``, of data, and of the numbers that a program makes. None for that of the
-            model; but ``hmc`` then takes float64 if the measured rounding error of float32 energies is above 0.05 nats.
+        dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
+            diagnostics report a rounding error of float32 energies above 0.05 nats.
         engine: ``compiled`` by TorchInductor, a ``traced`` graph, ``pyro``, whose handlers run in every call, or ``auto``
             for the first of them that works. If a network cannot be mapped over weights, chains are computed one by one.
         device: where to compute; ``auto`` is the GPU if there is one, and for a program the device of its data.
@@ -119,7 +109,7 @@ def sample(
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
-        A `Sampled`, or a `SampledProgram`, which predict as a `Fit` does.
+        A `Sampled`, which predicts as a `Fit` does.
 
     Raises:
         TypeError: `model` cannot be called, `data` are not its arguments, `start` is no run, or a number is of the wrong
@@ -147,177 +137,90 @@ def sample(
         torch.Size([50, 20, 1])
     """
     begun = time.perf_counter()
-    chosen: dict[str, Any] = {"target_acceptance": target_acceptance, "max_steps": max_steps}
-    run_ = _Run(
-        kernel, chains, draws, tune or (250 if kernel == "hmc" else 500), thin, engine, seed, progress,
-        chosen if kernel == "hmc" else {"energy_variance": energy_variance}, dtype is None,
-    )  # fmt: skip
-    sampled: Any
+    with ExitStack() as stack:
+        density: Density
+        if isinstance(model, NetworkModel):
+            place, dataset = resolve(device), Dataset.of(data)
+            density = network_density(copy.deepcopy(model).to(place), dataset, dtype, likelihood_power)
+        else:
+            if start is not None or likelihood_power != 1 or dtype is not None:
+                raise TypeError(
+                    "start, likelihood_power and dtype are for models of pyrodrop.models, not for other programs"
+                )
+            stack.enter_context(still(model))
+            density = program_density(model, data, device)
+        need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))
+        if need > 0.5 * free:
+            raise ValueError(
+                f"the draws take {need / 2**30:.1f} GiB, more than half of what is free: keep fewer draws or chains"
+            )
+        if energy_variance is not None and sum(density.sizes) < 2:
+            raise ValueError("energy_variance is of chains on a sphere, in at least 2 latent numbers; there is 1")
+        runs = None if start is None else runs_of(start)
+        compiled = CompiledDensity(density, chains, engine)
+        generator = torch.Generator(density.device).manual_seed(seed)
+        hidden = None if progress is None else not progress
+        with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
+            q = compiled.from_prior(generator) if runs is None else from_runs(compiled, runs, generator)
+            hmc = (
+                HMC(compiled, q, generator, tune, target_acceptance=target_acceptance, max_steps=max_steps)
+                if energy_variance is None
+                else MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
+            )
+            q, stats, seconds = hmc.run(draws, bar)
+        settings: dict[str, Any] = {
+            **(
+                {"kernel": "hmc"}
+                if energy_variance is None
+                else {"kernel": "mclmc", "energy_variance": energy_variance}
+            ),
+            **{"chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
+            **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
+            "dtype": str(density.dtype).removeprefix("torch."),
+            "engine": compiled.engine,
+            "stacked": compiled.stacked,
+            "seconds_of": {"compiling": compiled.seconds, **seconds},
+            "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 and energy_variance is None else 0.0,
+            "model": describe(density.model),
+        }
+        samples = density.constrained(q)
     if isinstance(model, NetworkModel):
-        place = resolve(device)
-        model = copy.deepcopy(model).to(place)
-        drawing = None if start is None else drawing_of(start)
-        dataset = Dataset.of(data)
-
-        def density_in(dtype: torch.dtype | None) -> Density:
-            return density_of(model, dataset, dtype, likelihood_power)
-
-        density, samples, stats, settings = run_.drawn(density_in, dtype, drawing)
         settings |= {"likelihood_power": float(likelihood_power), "device": place.type}
         settings |= {"num_data": len(dataset), "data_fingerprint": dataset.fingerprint}
         settings |= {} if dataset.columns is None else {"columns": dataset.columns.words()}
         sampled = Sampled(density.model, samples, stats, dataset, settings, place)
     else:
-        check_program(model, start=start, likelihood_power=likelihood_power, dtype=dtype)
-        with still(model):
-            made = functools.partial(program_density, model, data, device)
-            program, samples, stats, settings = run_.drawn(made, dtype, None)
-            sampled = SampledProgram.of(program, samples, stats, settings)
+        if density.held:
+            _log.warning(
+                "parameters are not sampled, and keep the values that they have: %s. To sample one, make it a site",
+                ", ".join(density.held),
+            )
+        sampled = Sampled(model, samples, stats, density.arguments, settings, density.device, Kept(model))
     diagnostics = sampled.diagnostics()
-    sampled.settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
-    if diagnostics.mixed and diagnostics.few:
-        _log.info("%s", diagnostics.few)
+    settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
     if not diagnostics.mixed:
         _log.warning("the draws of %s should not be used yet: %s", settings["model"], "; ".join(diagnostics.problems))
     return sampled
 
 
-class _Run(NamedTuple):
-    """What a call of `sample` asks for; `widens` is whether it may continue in float64."""
-
-    kernel: Literal["hmc", "mclmc"]
-    chains: int
-    draws: int
-    tune: int
-    thin: int
-    engine: Name
-    seed: int
-    progress: bool | None
-    options: dict[str, Any]
-    widens: bool
-
-    def drawn(
-        self, density_in: Callable[[torch.dtype | None], Density], dtype: torch.dtype | None, drawing: Any
-    ) -> tuple[Any, dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-        """The density, draws by site, statistics of the transitions, and settings.
-
-        Args:
-            density_in: makes the density in a dtype.
-            drawing: of `drawing_of`; None to start from `Density.draw`.
-        """
-        density, chains, tune = density_in(dtype), self.chains, self.tune
-        numbers = chains * self.draws * sum(density.sizes)
-        _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
-        if self.kernel == "mclmc" and numbers == chains * self.draws:
-            raise ValueError(
-                "kernel='mclmc' moves on a sphere and needs a model with at least 2 latent numbers; it has 1"
-            )
-        kind: Any = MCLMC
-        step, options = MCLMC.step, self.options
-        if self.kernel == "hmc":
-            rank = min(density.rank, sum(density.sizes))
-            kind, step, options = HMC, HMC.step_of(rank), {**self.options, "rank": rank}
-        compiled = CompiledDensity(density, chains, self.engine, step)
-        compiling = compiled.seconds
-        generator = torch.Generator(density.device).manual_seed(self.seed)
-        bar = tqdm(
-            total=tune + self.draws * self.thin, unit="transition", desc=f"{chains} chain{'s' * (chains > 1)}", leave=False,
-            disable=None if self.progress is None else not self.progress,
-        )  # fmt: skip
-        with bar:
-            q = compiled.from_prior(generator) if drawing is None else from_runs(compiled, drawing, generator)
-            moving, rounding = kind(compiled, q, generator, tune, **options), 0.0
-
-            def settle() -> None:
-                """Measure the rounding of energies in float32, and go on in float64 if it is large."""
-                nonlocal compiling, rounding
-                if density.dtype != torch.float32 or self.kernel != "hmc":
-                    return
-                try:
-                    precise = density_in(torch.float64)
-                except (ValueError, TypeError) as error:  # a program with tensors of its own
-                    _log.info("the density cannot be computed in float64: %s", error)
-                    rounding = _rounding_of_lines(compiled, moving.state, generator)
-                    return
-                rounding = _rounding(compiled, precise, moving.state)
-                if self.widens and not rounding <= MOST_ROUNDING:
-                    _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
-                    moving.move_to(CompiledDensity(precise, chains, self.engine, step))
-                    compiling += moving.density.seconds
-                    rounding = 0.0
-
-            q, stats, seconds = run(moving, self.draws, self.thin, bar, settle)
-        compiled = moving.density
-        density = compiled.density
-        learned = {name: value for name, value in moving.tuned._asdict().items() if isinstance(value, float)}
-        if self.kernel == "mclmc":
-            learned["energy_variance_reached"] = float(stats["energy_error"].square().nanmean()) / compiled.size
-        settings = {
-            **{"kernel": self.kernel, "chains": chains, "tune": tune, "thin": self.thin, **self.options},
-            **{"seed": self.seed, "draws": self.draws},
-            "dtype": str(density.dtype).removeprefix("torch."),
-            "engine": compiled.engine,
-            "stacked": compiled.stacked,
-            **learned,
-            "drawing_cpu_seconds": seconds.pop("drawing_cpu"),
-            "seconds_of": {"compiling": compiling, **seconds},
-            "energy_rounding": rounding,
-            "model": describe(density.model),
-        }
-        return density, density.constrained(q), stats, settings
+def _rounding(hmc: HMC) -> float:
+    """The rounding error of energies, from short lines: the change of energy minus that by the gradients at the ends."""
+    energy, gradient, q, _ = (value.double() for value in hmc.state)
+    squares = []
+    for _ in range(math.ceil(_LINES / len(q))):
+        change = 1e-3 * hmc.metric.scale * torch.randn(q.shape, device=q.device, generator=hmc.generator)
+        end = hmc.state.q + change
+        after, slope = (value.double() for value in hmc.density.energies(end))
+        expected = (0.5 * (gradient + slope) * (end.double() - q)).sum(1)
+        squares.append((after - energy - expected).square() / 2)
+    return float(torch.cat(squares).mean().sqrt())
 
 
-def _check_memory(numbers: int, dtype: torch.dtype) -> None:
-    """Raise a ValueError if this many numbers, and a copy of them, do not fit into half of the free memory."""
-    need, free = 2 * numbers * dtype.itemsize, available(torch.device("cpu"))
-    if need > 0.5 * free:
-        raise ValueError(
-            f"the draws take {need / 2**30:.1f} GiB, and half of the free memory is {0.5 * free / 2**30:.1f} GiB: keep "
-            "fewer draws or chains, and take thin=... transitions for each draw"
-        )
-
-
-def _rounding(compiled: CompiledDensity, precise: Density, state: State) -> float:
-    """Standard deviation of the error of the energy in float32, over chains, or points near them if there are few."""
-    near = [state.q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(state.q)))]
-    q = torch.cat([state.q, *near])[:_COMPARED].double()
-    energy = torch.cat([state.energy, *(compiled.energies(points)[0] for points in near)])[:_COMPARED].double()
-    with torch.no_grad():
-        exact = [precise.energy(precise.by_site(point)) for point in q]
-    return float((energy - torch.stack(exact)).std())
-
-
-def _rounding_of_lines(compiled: CompiledDensity, state: State, generator: torch.Generator) -> float:
-    """The same from short lines: the change of energy minus that by the gradients at the ends, in the median over chains."""
-    q, errors = state.q, []
-    for _ in range(math.ceil(_COMPARED / len(q))):
-        change = 1e-3 * state.normal(generator) * (1 + q.abs())
-        energy, gradient = compiled.energies(end := q + change)
-        slope = (0.5 * (gradient.double() + state.gradient.double()) * (end.double() - q.double())).sum(1)
-        errors.append((energy.double() - state.energy.double() - slope).abs() / math.sqrt(2))
-    return 1.48 * float(torch.cat(errors).median())
-
-
-def drawing_of(start: Any) -> list[Callable[[int], Mapping[str, Tensor]]]:
-    """Functions that draw the latent sites of runs, ``[count, ...]`` by name.
-
-    Args:
-        start: a run or a sequence of runs, each with a guide that draws, or a `Sampled`.
-
-    Raises:
-        TypeError: `start` is something else.
-    """
-    drawing: list[Callable[[int], Mapping[str, Tensor]]] = []
-    for one in list(start) if isinstance(start, Sequence) and not isinstance(start, str) else [start]:
-        guide = getattr(one, "guide", None)
-        if isinstance(one, Sampled):
-            drawing.append(one.last)
-        elif isinstance(guide, HasDraws):
-            drawing.append(guide.draw)
-        else:
-            start, drawing = one, []
-            break
-    if not drawing:
+def runs_of(start: Any) -> list[Any]:
+    """The runs to start from, each with a method `draw` or a guide that has one; a TypeError for anything else."""
+    runs = list(start) if isinstance(start, Sequence) and not isinstance(start, str) else [start]
+    drawing = [getattr(run, "guide", run) for run in runs]
+    if not drawing or not all(isinstance(each, HasDraws) for each in drawing):
         raise TypeError(
             "start must be a Fit, the Replicates of fit_replicates, a Sampled, or a sequence of these, which chains take in "
             f"turn; got {shown(start)}"
@@ -325,33 +228,28 @@ def drawing_of(start: Any) -> list[Callable[[int], Mapping[str, Tensor]]]:
     return drawing
 
 
-def from_runs(compiled: CompiledDensity, drawing: Sequence[Any], generator: torch.Generator) -> Tensor:
+def from_runs(compiled: CompiledDensity, runs: Sequence[HasDraws], generator: torch.Generator) -> Tensor:
     """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run lacks are drawn.
-
-    Args:
-        drawing: of `drawing_of`.
 
     Raises:
         ValueError: names or shapes of weights differ from those of the model, or the energy at a start is not finite.
     """
     density, count = compiled.density, compiled.chains
     seeds = torch.randint(2**31, (count,), generator=generator, device=generator.device).tolist()
-    weights, drawn = density.model.weight_sites(), []
-    shapes = {name: value.shape for name, value in weights.items() if name in density.sites}
+    shapes = {name: value.shape for name, value in density.model.weight_sites().items()}
     with seeded(seeds[0], generator.device):
-        for number, draw in enumerate(drawing[:count]):
-            values = draw(-(-count // len(drawing)))
-            check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
-            drawn.append({name: value for name, value in values.items() if name in density.sites})
+        drawn = [run.draw(-(-count // len(runs))) for run in runs[:count]]
+    for number, values in enumerate(drawn):
+        check_shapes({n: v.shape[1:] for n, v in values.items() if n in shapes}, shapes, f"run {number}", "start")
     points, like = [], torch.zeros((), dtype=density.dtype, device=density.device)
     for chain, seed in enumerate(seeds):
-        values = {n: v[chain // len(drawing)].to(like) for n, v in drawn[chain % len(drawing)].items()}
-        values = {name: density.sites[name].to_support.inv(value) for name, value in values.items()}
-        points.append(density.flat({**(density.draw(seed) if len(values) < len(density.sites) else {}), **values}))
+        run = {name: value[chain // len(runs)].detach().to(like) for name, value in drawn[chain % len(runs)].items()}
+        values = {name: site.to_support.inv(run[name]) for name, site in density.sites.items() if name in run}
+        points.append(density.flat({**density.draw(seed), **values}))
     q = torch.stack(points)
     if (wrong := compiled.not_finite(q)).any():
         raise ValueError(
-            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(drawing)} is not finite, or "
+            f"start: the log joint density at the weights of run {int(wrong.nonzero()[0]) % len(runs)} is not finite, or "
             "its gradient is not"
         )
     return q

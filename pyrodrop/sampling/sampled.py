@@ -1,20 +1,23 @@
-"""Draws from the exact posterior, which predict like a fit."""
+"""Draws from the exact posterior, which predict like a fit: of a network, and of any other Pyro program."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import threads
+from pyrodrop.changes import Kept, evaluating
 from pyrodrop.checks import Inputs, mapped
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data import Data, Dataset
+from pyrodrop.data import Data, Dataset, Keywords
+from pyrodrop.devices import made_on
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.likelihoods import aligned
@@ -23,7 +26,12 @@ from pyrodrop.parts import Card
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.stored import Stored
+from pyrodrop.sampling.density import arguments_of
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
+from pyrodrop.steps import Arguments
+from pyrodrop.training.problem import describe
+from pyrodrop.training.program_draws import draw_sites
+from pyrodrop.training.rows import none_by_default
 
 _POINTS = 100  # at which f is diagnosed
 _AT_ONCE = 2**22  # values of f
@@ -31,25 +39,26 @@ _AT_ONCE = 2**22  # values of f
 
 @dataclass(repr=False)
 class Sampled(Posterior):
-    """Draws of all chains; see `pyrodrop.sample`, which makes it.
+    """Draws of all chains, of a network or of any other Pyro program; see `pyrodrop.sample`, which makes it.
 
     Attributes:
-        model: a copy of the model in evaluation mode, with the standardisation of the data.
-        samples: every latent site on its support, ``[chains, draws, ...]`` by name, on the CPU.
+        model: a copy of the model in evaluation mode, with the standardisation of the data; or the program.
+        samples: every continuous site that is not observed, on its support, ``[chains, draws, ...]`` by name, on the CPU.
         stats: of the transitions that led to each draw, ``[chains, draws]`` each: ``lp`` (log joint density in unconstrained
-            coordinates), ``diverging`` (any), ``n_steps`` (gradients); of kernel hmc ``energy`` (the Hamiltonian) and
-            ``acceptance_rate``, of mclmc ``energy_error`` (root mean square of the change of energy in a step).
-        data: the data; None after loading.
-        settings: of the run, in plain numbers and words, with the fingerprint of the data.
+            coordinates), ``energy`` (the Hamiltonian), ``acceptance_rate``, ``diverging`` and ``n_steps`` (gradients).
+        data: the data, None after loading; or the arguments of the program.
+        settings: of the run, in plain numbers and words, with the fingerprint of the data of a network.
         device: where the model is.
+        kept: of a program, its parameters and buffers at the time.
     """
 
-    model: NetworkModel
+    model: Any
     samples: dict[str, Tensor]
     stats: dict[str, Tensor]
-    data: Dataset | None
+    data: Any
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kept: Kept | None = None
     kind = "sampled"
 
     @property
@@ -62,29 +71,37 @@ class Sampled(Posterior):
         """The number of draws of each chain."""
         return self.stats["lp"].shape[1]
 
-    @property
-    def kernel(self) -> Literal["hmc", "mclmc"]:
-        """The kernel that made the draws."""
-        return "hmc" if "acceptance_rate" in self.stats else "mclmc"
-
-    def _drawing(self, count: int) -> StoredDraws:
-        return StoredDraws(self.weights(count), self.device)
-
-    def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
+    def sites(self, num_samples: int | None = None) -> dict[str, Tensor]:
         """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.
 
         Raises:
-            TypeError: `num_samples` is not a whole number.
-            ValueError: it is less than 1.
+            TypeError, ValueError: `num_samples` is no whole number of at least 1.
         """
         count = self.chains * self.draws
         size = count if num_samples is None else whole_number(num_samples, "num_samples", "the number of draws")
         rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
-    def last(self, count: int) -> dict[str, Tensor]:
-        """The last draws of the chains in turn, ``[count, ...]`` by site."""
-        return {name: values[torch.arange(count) % self.chains, -1] for name, values in self.samples.items()}
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the data of a network, also after loading."""
+        return self.settings.get("data_fingerprint")
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """Have a program compute with its values when it was sampled, in evaluation mode, within the block."""
+        if self.kept is None:
+            yield
+            return
+        with threads.exclusive(), self.kept.put_in(self.model), evaluating(self.model), made_on(self.device):
+            yield
+
+    def _drawing(self, count: int) -> StoredDraws:
+        return StoredDraws(self.sites(count), self.device)
+
+    def draw(self, num_samples: int) -> dict[str, Tensor]:
+        """The last draws of the chains in turn, ``[num_samples, ...]`` by site, from which further chains may start."""
+        return {name: values[torch.arange(num_samples) % self.chains, -1] for name, values in self.samples.items()}
 
     @threads.exclusive()
     def log_likelihood(self, data: Data | None = None) -> Tensor:
@@ -96,7 +113,7 @@ class Sampled(Posterior):
         Raises:
             ValueError: there are no data, or they do not fit the model.
         """
-        chosen = self._chosen("log_likelihood", data)
+        chosen = self.own_data("log_likelihood", data, others=True)
         self.model.check_targets(chosen)
         y = self.model.likelihood.as_target(chosen.y)
         together, blocks = max(1, _AT_ONCE // (self.draws * len(chosen))), []
@@ -113,35 +130,35 @@ class Sampled(Posterior):
         return prediction.distribution  # type: ignore[no-any-return]
 
     def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
-        """R-hat and effective sample sizes of f at points and of the log likelihood of the data, and divergences.
+        """R-hat and effective sample sizes, divergences and E-BFMI.
+
+        Of a network, of f at points and of the log likelihood of the data; of a program, of its sites and the log density.
 
         Args:
             x: the points for f; up to 100 of the data's, evenly spaced, if None.
             data: the data of the run; needed after loading.
 
         Raises:
+            TypeError: `x` or `data` for a program.
             ValueError: there are no data, or not those of the run; fewer than 4 draws per chain; f is the same in all draws.
         """
         if self.draws < 4:
             raise ValueError(f"diagnostics need at least 4 draws per chain; got {self.draws}")
-        chosen = self.own_data("diagnostics", data)
-        count = len(chosen)
-        rows = torch.arange(min(_POINTS, count)) * count // min(_POINTS, count)
-        points = mapped(lambda part: part[rows], chosen.x) if x is None else x
-        f = self.predict(points, self.chains * self.draws).f
-        return diagnose(
-            f.reshape(self.chains, self.draws, *f.shape[1:]),
-            self.log_likelihood(chosen).double().sum(2),
-            int(self.stats["diverging"].sum()),
-            float(self.settings["energy_rounding"]),
-            self.stats.get("energy"),
-        )
-
-    def stored(self) -> Stored:
-        stored = Stored.of({"model": self.model}, self.settings)
-        stored.tensors.update({f"samples.{name}": values for name, values in self.samples.items()})
-        stored.tensors.update({f"stats.{name}": values for name, values in self.stats.items()})
-        return stored
+        if self.kept is None or x is not None or data is not None:
+            chosen = self.own_data("diagnostics", data)
+            count = len(chosen)
+            rows = torch.arange(min(_POINTS, count)) * count // min(_POINTS, count)
+            points = mapped(lambda part: part[rows], chosen.x) if x is None else x
+            f, log_density = (
+                self.predict(points, self.chains * self.draws).f,
+                self.log_likelihood(chosen).double().sum(2),
+            )
+        else:
+            f = torch.cat([values.reshape(self.chains * self.draws, -1) for values in self.samples.values()], 1)
+            log_density = self.stats["lp"]
+        f = f.reshape(self.chains, self.draws, -1)
+        diverging, rounding = int(self.stats["diverging"].sum()), float(self.settings["energy_rounding"])
+        return diagnose(f, log_density, diverging, rounding, self.stats.get("energy"))
 
     def thinned(self, num_samples: int) -> Sampled:
         """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
@@ -156,12 +173,45 @@ class Sampled(Posterior):
         most, what = self.chains * self.draws, "the number of draws in all, at least one per chain,"
         share = whole_number(num_samples, "num_samples", what, least=self.chains, most=most) // self.chains
         rows = (torch.arange(1, share + 1) * self.draws) // share - 1
-
-        def some(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: value[:, rows].contiguous() for name, value in values.items()}
-
+        samples, stats = (
+            {name: value[:, rows].contiguous() for name, value in values.items()}
+            for values in (self.samples, self.stats)
+        )
         settings = {**self.settings, "draws": share, "thinned_from": self.draws}
-        return Sampled(self.model, some(self.samples), some(self.stats), self.data, settings, self.device)
+        return replace(self, samples=samples, stats=stats, settings=settings)
+
+    def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
+        arguments: Arguments = self.data
+        if x is not None:  # others in the same form; those that default to None may be left out of a mapping
+            named = Keywords.named(x, list(self.data.kwargs), none_by_default(self.model)) if self.data.kwargs else x
+            arguments = arguments_of(named, self.device)
+        values = {name: value.to(self.device) for name, value in self.sites(count).items()}
+        return draw_sites(self.model, None, arguments, count, seed, sites, values)
+
+    def stored(self) -> Stored:
+        if self.kept is not None:
+            raise TypeError(
+                "draws of a Pyro program have no file of this package: torch.save(sampled.samples, path), or "
+                "pyrodrop.to_arviz(sampled).to_netcdf(path)"
+            )
+        stored = Stored.of({"model": self.model}, self.settings)
+        stored.tensors.update({f"samples.{name}": values for name, values in self.samples.items()})
+        stored.tensors.update({f"stats.{name}": values for name, values in self.stats.items()})
+        return stored
+
+    def card(self) -> Card:
+        settings, lines = (
+            self.settings,
+            {"draws": f"{self.chains} chains of {self.draws}", "model": describe(self.model)},
+        )
+        names = ("num_data", "tune", "dtype", "engine", "seed", "likelihood_power", "seconds", "thinned_from")
+        lines["sampling"] = ", ".join(f"{name} {settings[name]:.6g}" if isinstance(settings[name], float) else
+                                      f"{name} {settings[name]}" for name in names if name in settings)  # fmt: skip
+        lines["transitions"] = f"{int(self.stats['diverging'].sum())} divergent"
+        if "diagnostics" in settings:
+            diagnostics = Diagnostics.of_dict(settings["diagnostics"])
+            lines["diagnostics"] = "; ".join(diagnostics.problems) or str(diagnostics)
+        return Card("Sampled", lines)
 
     @classmethod
     def load(cls, path: str | Path, model: NetworkModel | None = None, *, allow: Collection[str] = ()) -> Sampled:
@@ -182,76 +232,41 @@ class Sampled(Posterior):
         samples, stats = under("samples.", stored.tensors), under("stats.", stored.tensors)
         dtype = _checked_dtype(stored, samples, stats)
         parts, restore = stored.into({"model": model}, allow, dtype)
-        _check_sites(stored, samples, parts["model"])
+        made: NetworkModel = parts["model"]
+        hyper = {name: value for sites in made.hyper_sites().values() for name, value in sites.items()}
+        shapes = {name: list(value.shape) for name, value in {**made.weight_sites(), **hyper}.items()}
+        if (there := {name: list(values.shape[2:]) for name, values in samples.items()}) != shapes:
+            raise Failed(f"{stored.where} has draws of sites with the shapes {there}; the model's are {shapes}")
         restore()
-        device = next(iter(parts["model"].weight_sites().values())).device
-        return cls(parts["model"], samples, stats, None, stored.settings, device)
+        device = next(iter(made.weight_sites().values())).device
+        return cls(made, samples, stats, None, stored.settings, device)
 
-    @property
-    def _transitions(self) -> str:
-        """A summary of the transitions."""
-        if self.kernel == "hmc":
-            rate = f"mean acceptance {float(self.stats['acceptance_rate'].mean()):.2g}"
-        else:
-            change = self.stats["energy_error"].square().nanmean().sqrt()
-            rate = f"energy changes by {float(change):.2g} nats a step"
-        return f"{rate}, {int(self.stats['diverging'].sum())} divergent"
-
-    def card(self) -> Card:
-        settings = self.settings
-        names = ("tune", "thin", "dtype", "engine", "seed")
-        sampling = [f"{name} {settings[name]}" for name in names if name in settings]
-        power = settings.get("likelihood_power", 1.0)
-        sampling += [f"likelihood_power {power}"] if power != 1 else []
-        sampling += [f"{settings['seconds']:.1f} s"] if isinstance(settings.get("seconds"), float) else []
-        return Card(
-            "Sampled",
-            {
-                "draws": f"{self.chains} chain{'s' * (self.chains > 1)} of {self.draws}",
-                "model": self.model.describe(),
-                "data": f"{settings['num_data']} rows" if "num_data" in settings else "",
-                "sampling": ", ".join(sampling),
-                "transitions": self._transitions,
-                "diagnostics": self._diagnosed(),
-            },
-        )
-
-    def _diagnosed(self) -> str:
-        """The diagnostics in the settings, as text; empty if there are none."""
-        if "diagnostics" not in self.settings:
-            return ""
-        diagnostics = Diagnostics.of_dict(self.settings["diagnostics"])
-        judged = "; ".join(diagnostics.problems) or str(diagnostics)
-        if "thinned_from" not in self.settings:
-            return judged
-        return f"before thinning, with {self.settings['thinned_from']} draws per chain: {judged}"
-
-    def own_data(self, name: str, data: Data | None) -> Dataset:
-        """The data that the draws were made for, for the method of this name.
+    def own_data(self, name: str, data: Data | None, *, others: bool = False) -> Dataset:
+        """The data that the draws were made for, or that are passed, for the method of this name.
 
         Args:
             name: of the method, for messages.
             data: needed after loading.
+            others: whether other data than those of the run are allowed.
 
         Raises:
+            TypeError: the draws are of another Pyro program than a network.
             ValueError: there are no data, or their fingerprint differs from that of the run.
         """
-        chosen = self._chosen(name, data)
-        if self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
-            raise ValueError(f"{name} needs the data that the draws were made for; these have another fingerprint")
-        return chosen
-
-    def _chosen(self, name: str, data: Data | None) -> Dataset:
-        chosen = self.data if data is None else Dataset.of(data)
+        if self.kept is not None:
+            raise TypeError(f"{name} takes data of networks alone, and these are draws of another Pyro program")
+        chosen: Dataset | None = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError(f"loaded draws have no data: pass them as {name}(data=...)")
+        if not others and self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
+            raise ValueError(f"{name} needs the data that the draws were made for; these have another fingerprint")
         return chosen
 
 
 def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping[str, Tensor]) -> torch.dtype:
     """The dtype of draws in a file; a ValueError if they are not whole, or damaged."""
     counts = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-    whole = {"lp", "diverging", "n_steps"} <= stats.keys() and {"acceptance_rate", "energy_error"} & stats.keys()
+    whole = {"lp", "diverging", "n_steps"} <= stats.keys()
     if len(counts) != 1 or 0 in min(counts) or len(min(counts)) != 2 or not whole:
         raise Failed(f"{stored.where} is not whole: its draws and statistics differ in number, or some are missing")
     dtypes = {values.dtype for values in samples.values()}
@@ -265,20 +280,6 @@ def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping
         except ValueError as error:
             raise settings.fault(f"is damaged: {error}") from None
     return dtypes.pop()
-
-
-def _check_sites(stored: Stored, samples: Mapping[str, Tensor], model: NetworkModel) -> None:
-    """Raise a ValueError unless the draws in a file are of the sites of this model."""
-    hyper = [site for sites in model.hyper_sites().values() for site in sites.items()]
-    sites = {**model.weight_sites(), **dict(hyper)}
-    if samples.keys() != sites.keys():
-        raise Failed(f"{stored.where} has draws of {sorted(samples)}; the model has the latent sites {sorted(sites)}")
-    for name, values in samples.items():
-        if values.shape[2:] != sites[name].shape:
-            raise Failed(
-                f"{stored.where} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
-                f"{', '.join(map(str, sites[name].shape))}]"
-            )
 
 
 class StoredDraws:

@@ -1,6 +1,4 @@
-"""What tuning learns from all chains together.
-
-For Hamiltonian Monte Carlo, step size, trajectory length and mass matrix.
+"""What tuning learns from all chains together: step size, trajectory length and mass matrix.
 
 Step size: stochastic approximation (Robbins & Monro 1951, https://doi.org/10.1214/aoms/1177729586) of the ln eps at which
 the harmonic mean over chains of the acceptance probability a meets a target, by steps of (a - target) / sqrt(n). The steps
@@ -14,8 +12,8 @@ follows the van der Corput sequence. T climbs the change in the estimator of the
 
 where m and m' are means over chains and norms are those of the mass matrix, |z|^2 = z^T M z (Hoffman, Radul & Sountsov 2021,
 An Adaptive-MCMC Scheme for Setting Trajectory Lengths in Hamiltonian Monte Carlo,
-https://proceedings.mlr.press/v130/hoffman21a.html). With one chain q = m, so that this gradient is 0. With fewer than 4
-chains both m are therefore the mean over chains and recent transitions; the gradient is then noisier.
+https://proceedings.mlr.press/v130/hoffman21a.html). With one chain q = m, so that this gradient is 0; there must be at
+least 4.
 
 Mass matrix of networks: M^-1 is the variance of every coordinate over chains and recent transitions. Chains in different
 modes widen it; with the mass matrix of programs, chains of a 2-50-1 network mix more slowly.
@@ -29,32 +27,22 @@ V and Lambda are eigenvectors and eigenvalues outside of [1/2, 2] of the geometr
 inverse of that of s dU/dq (Seyboldt, Carlson & Carpenter 2026, https://arxiv.org/abs/2603.18845). For a Gaussian posterior
 both are exact for any points, also before the chains have reached it. So deviations are from the mean of each chain, and
 chains in different modes do not widen them.
-
-For microcanonical Monte Carlo, step size, scales and length. No step is rejected, so the draws have a bias that grows with
-the step size, which is tuned so that the change of energy in a step has a given mean square v per dimension,
-
-    E[(change of energy)^2] = v D,     mean square ~ eps^6        eps <- eps (v D / mean square)^(1/6)
-
-(Robnik et al. 2023, sec. 5, https://arxiv.org/abs/2212.08549, and their code for the weights of old and extreme steps).
-Scales are the standard deviations of coordinates within chains.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-FEW = 4  # chains; the mean of fewer is a poor estimate of the posterior mean
 _CLIP = 3.0  # standard deviations, of the steps of ln T
 _RATE = 0.05  # of these steps
 _LOW_RANK = math.log(2)  # least size of the logarithm of an eigenvalue
 _FAR = 10.0  # median deviations of energy
-_KEPT = 0.8  # factor of the weights of past transitions at each new one, for the microcanonical step size
+_FORGOTTEN = 0.02  # part of the moments of a network's chains, at every transition
 
 
 class Averaged:
@@ -62,10 +50,12 @@ class Averaged:
 
     Args:
         initial: number to start from.
+        power: the n-th step enters the average with the weight n^-power.
     """
 
-    def __init__(self, initial: float) -> None:
-        self._steps, self._log, self._log_mean = 0, math.log(initial), math.log(initial)
+    def __init__(self, initial: float, power: float) -> None:
+        self._steps, self._power = 0, power
+        self._log = self._log_mean = math.log(initial)
 
     @property
     def now(self) -> float:
@@ -82,10 +72,9 @@ class Averaged:
         self._log += math.log(factor)
         self._log_mean += math.log(factor)
 
-    def move(self, log: float, power: float) -> None:
-        """Go to a logarithm, which enters the average with the weight steps^-power."""
+    def _move(self, log: float) -> None:
         self._log = log
-        self._log_mean += max(1, self._steps) ** -power * (log - self._log_mean)
+        self._log_mean += max(1, self._steps) ** -self._power * (log - self._log_mean)
 
 
 class StepSize(Averaged):
@@ -97,34 +86,31 @@ class StepSize(Averaged):
     """
 
     def __init__(self, initial: float, target: float) -> None:
-        super().__init__(initial)
+        super().__init__(initial, 0.75)
         self.target = target
 
     def learn(self, accepted: float) -> None:
         """Update by the acceptance probability of a transition."""
         self._steps += 1
-        self.move(self._log + (accepted - self.target) / math.sqrt(self._steps), 0.75)
+        self._move(self._log + (accepted - self.target) / math.sqrt(self._steps))
 
 
 class TrajectoryLength(Averaged):
     """Gradient ascent of ln T on ChEES, with steps scaled by the gradient's root mean square (Adam without momentum)."""
 
-    _square = 0.0
+    def __init__(self, initial: float) -> None:
+        super().__init__(initial, 0.5)
+        self._square = 0.0
 
     def learn(self, gradient: float, shortest: float, longest: float) -> None:
-        """Make one step of ascent, within bounds of T.
-
-        Args:
-            gradient: of ChEES by ln T.
-            shortest, longest: bounds of T.
-        """
+        """Make one step of ascent by the gradient of ChEES by ln T, within bounds of T."""
         log = self._log
-        if 0 < gradient * gradient < math.inf:  # it is about 0 for a single chain whose trajectory is rejected
+        if 0 < gradient * gradient < math.inf:
             self._steps += 1
             self._square = 0.95 * self._square + 0.05 * gradient**2
             scale = math.sqrt(self._square / (1 - 0.95**self._steps))
             log += _RATE * max(-_CLIP, min(_CLIP, gradient / scale))
-        self.move(min(max(log, math.log(shortest)), math.log(longest)), 0.5)
+        self._move(min(max(log, math.log(shortest)), math.log(longest)))
 
 
 def chees_gradient(
@@ -134,7 +120,6 @@ def chees_gradient(
     metric: Metric,
     accepted: Tensor,
     time: float,
-    centre: Tensor | None = None,
 ) -> float:
     """The estimate of dChEES / d ln T.
 
@@ -143,13 +128,11 @@ def chees_gradient(
         metric: of M.
         accepted: acceptance probability of every chain, ``[C]``; 0 where the trajectory diverged.
         time: h T.
-        centre: replaces both means over chains, ``[D]``, for few chains.
     """
     weight = (accepted / accepted.sum().clamp_min(1e-9)).to(q)
     sound = accepted > 0
     proposed, momentum = (torch.where(sound[:, None], value, torch.zeros_like(value)) for value in (proposed, momentum))
-    before = q - (q.mean(0) if centre is None else centre)
-    after = proposed - (weight @ proposed if centre is None else centre)
+    before, after = q - q.mean(0), proposed - weight @ proposed
     lengths = (metric.root(each / metric.scale, -0.5).square().sum(1) for each in (after, before))
     change = next(lengths) - next(lengths)
     return time * float((weight * change * (after * momentum).sum(1)).sum())
@@ -183,56 +166,37 @@ class Metric(NamedTuple):
 
 
 class Fisher:
-    """Moments of q and dU/dq within chains, in two windows: the older one is the estimate, and is left when it is old.
+    """The metric from q and dU/dq within chains, in the last two windows of transitions.
 
     Args:
-        like: a tensor ``[C, D]`` on the device of the chains.
-        rank: K, the most eigenvalues to use; 0 for a diagonal.
+        rank: K, the most eigenvalues to use.
     """
 
-    def __init__(self, like: Tensor, rank: int) -> None:
-        self.like, self.rank = like.double(), rank
-        self._windows = [self._empty(), self._empty()]
-
-    def _empty(self) -> dict[str, Any]:
-        zero, size = torch.zeros_like(self.like), self.like.shape[1]
-        products = torch.zeros(2, size, size).to(zero) if self.rank else torch.zeros(2, size).to(zero)
-        return {"counts": zero[:, :1], "sums": torch.stack([zero, zero]), "products": products, "first": None}
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._points: list[tuple[Tensor, Tensor]] = []
+        self._turned = 0  # of these points, those that were there at the end of the last window
 
     def learn(self, q: Tensor, gradient: Tensor, energy: Tensor) -> None:
         """Account for positions and gradients ``[C, D]`` of the chains whose energy ``[C]`` is not far above the others'."""
         above = energy.double() - energy.double().median()
         self.near: Tensor = (above <= _FAR * (1 + above.abs().median())).double()
-        kept = self.near[:, None]
-        for window in self._windows:
-            both = torch.stack([q.double(), gradient.double()])
-            if window["first"] is None:  # moments about it lose no digits
-                window["first"] = both
-            both = both - window["first"]
-            window["counts"] = window["counts"] + kept
-            window["sums"] += kept * both
-            window["products"] += (kept * both).mT @ both if self.rank else (kept * both**2).sum(1)
+        self._points.append((torch.stack([q.double(), gradient.double()]), self.near[:, None]))
 
     def turn(self) -> None:
-        """Leave the older window."""
-        self._windows = [self._windows[1], self._empty()]
-
-    def mean(self) -> Tensor:
-        """The mean of every coordinate, over chains and the older window, ``[D]`` in float64."""
-        window = self._windows[0]
-        return (window["first"] + window["sums"] / window["counts"].clamp_min(1))[0].mean(0)  # type: ignore[no-any-return]
+        """End a window, and leave the one before it."""
+        self._points = self._points[self._turned :]
+        self._turned = len(self._points)
 
     def metric(self, low_rank: bool = True) -> Metric:
-        """The metric of the older window, in float64; without `low_rank`, Lambda is 1."""
-        window, number = self._windows[0], float(self._windows[0]["counts"].sum())
-        means = window["sums"] / window["counts"].clamp_min(1).sqrt()
-        inner = means.mT @ means if self.rank else means.square().sum(1)
-        covariance = (window["products"] - inner) / max(number, 1)
-        spread = torch.diagonal(covariance, dim1=1, dim2=2) if self.rank else covariance
-        q, g = spread.clamp_min(1e-30)
+        """The metric in float64; without `low_rank`, Lambda is 1."""
+        points, kept = (torch.stack(each) for each in zip(*self._points, strict=True))  # [T, 2, C, D] and [T, C, 1]
+        kept = kept[:, None]
+        number, means = float(kept.sum()), (kept * points).sum(0) / kept.sum(0).clamp_min(1)
+        deviations = (kept * (points - means)).movedim(1, 0).flatten(1, 2)
+        covariance = deviations.mT @ deviations / max(number, 1)
+        q, g = torch.diagonal(covariance, dim1=1, dim2=2).clamp_min(1e-30)
         scale = (q / g).clamp(1e-16, 1e16) ** 0.25
-        if not self.rank:
-            return Metric(scale)
         few = 5 / (number + 5)
         eye = torch.eye(len(scale)).to(scale)
         points = (1 - few) * covariance[0] / scale.outer(scale) + few * eye
@@ -261,37 +225,27 @@ class Mass:
     """
 
     def __init__(self, like: Tensor) -> None:
-        self._mean = torch.zeros_like(like[0], dtype=torch.float64)
-        self._square = torch.zeros_like(self._mean)
-        self._weight = 0.0
-        self._count = 0
+        self._moments = torch.zeros(2, like.shape[1], dtype=torch.float64, device=like.device)
+        self._weight, self._count = 0.0, 0
 
     def learn(self, q: Tensor, *_: Tensor) -> None:
         """Account for the positions of all chains ``[C, D]``."""
-        rate, q = 0.02, q.double()
-        self._weight = (1 - rate) * self._weight + rate
-        self._mean += rate * (q.mean(0) - self._mean)
-        self._square += rate * ((q**2).mean(0) - self._square)
+        self._weight += _FORGOTTEN * (1 - self._weight)
+        self._moments.lerp_(torch.stack([q.double().mean(0), q.double().square().mean(0)]), _FORGOTTEN)
         self._count += len(q)
-
-    def mean(self) -> Tensor:
-        """The mean of every coordinate, over chains and recent transitions, ``[D]`` in float64."""
-        return self._mean / self._weight
 
     def metric(self, _: bool = False) -> Metric:
         """The metric in float64: shrunk towards a variance of 1e-3 if there are few positions, as in Stan."""
-        variance = (self._square / self._weight - self.mean() ** 2).clamp_min(0)
+        mean, square = self._moments / self._weight
+        variance = (square - mean**2).clamp_min(0)
         few = 5 / (min(self._count, 1000) + 5)
         return Metric(((1 - few) * variance + few * 1e-3).sqrt())
 
 
 def van_der_corput(number: int) -> float:
     """The radical inverse of a positive integer to the base 2, in (0, 1)."""
-    total, weight = 0.0, 0.5
-    while number:
-        total += weight * (number & 1)
-        number, weight = number >> 1, weight / 2
-    return total
+    digits = f"{number:b}"
+    return int(digits[::-1], 2) / 2 ** len(digits)
 
 
 def reasonable_step_size(accepts: Callable[[float], bool], eps: float = 1e-3) -> float:
@@ -303,75 +257,7 @@ def reasonable_step_size(accepts: Callable[[float], bool], eps: float = 1e-3) ->
     """
     rises = accepts(eps)
     for _ in range(60):
-        new = eps * 2 if rises else eps / 2
-        if accepts(new) != rises:
-            return eps if rises else new
-        eps = new
-    return eps
-
-
-class EnergyStepSize:
-    """eps by the mean square of energy's change: a weighted mean of (mean square) / (v D eps^6) with exponential forgetting.
-
-    Args:
-        initial: eps to start from.
-        target: v D, the mean square to reach; it may change.
-
-    Attributes:
-        now: the step size to use.
-    """
-
-    def __init__(self, initial: float, target: float) -> None:
-        self.now: float = initial
-        self.target: float = target
-        self._total, self._weight = 0.0, 0.0
-
-    def learn(self, changes: Tensor) -> None:
-        """Update by the changes of energy in steps of the present size."""
-        ratio = float(changes.square().mean()) / self.target + 1e-8
-        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small get little weight
-        self._total = _KEPT * self._total + weight * ratio / self.now**6
-        self._weight = _KEPT * self._weight + weight
-        self.now = (self._total / self._weight) ** (-1 / 6)
-
-    def rescale(self, factor: float) -> None:
-        """Multiply eps by a factor, and forget what was learned."""
-        self.now *= factor
-        self._total, self._weight = 0.0, 0.0
-
-
-class VarianceWithinChains:
-    """The variance of every coordinate within chains, mean over chains.
-
-    Args:
-        like: a tensor ``[C, D]`` on the device of the chains.
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        self._count = 0
-        self._mean = torch.zeros_like(like, dtype=torch.float64)
-        self._squares = torch.zeros_like(self._mean)
-
-    def learn(self, q: Tensor) -> None:
-        """Account for the positions of all chains ``[C, D]``."""
-        self._count += 1
-        before = q.double() - self._mean
-        self._mean += before / self._count
-        self._squares += before * (q.double() - self._mean)
-
-    def scale(self) -> Tensor:
-        """Standard deviations ``[D]`` in float64, shrunk towards their geometric mean if there are few positions."""
-        logs = (self._squares.mean(0) / max(1, self._count - 1)).clamp_min(1e-30).log() / 2
-        few = 5 / (self._squares.shape[0] * self._count + 5)
-        return ((1 - few) * logs + few * logs.mean()).exp()
-
-
-def transitions_per_draw(track: Tensor) -> float:
-    """Transitions per effective draw of a chain, from positions ``[C, T, D]``; the mean over chains and coordinates."""
-    from arviz_stats.base import array_stats  # slow to import
-
-    values = track.double().numpy()
-    sizes = [
-        float(array_stats.ess(chain[None, :, i], method="mean")) for chain in values for i in range(values.shape[2])
-    ]
-    return float(np.mean(track.shape[1] / np.maximum(sizes, 1.0)))
+        eps = eps * 2 if rises else eps / 2
+        if accepts(eps) != rises:
+            break
+    return eps / 2 if rises else eps

@@ -28,7 +28,7 @@ from pyrodrop.arrays import near
 from pyrodrop.checks import count, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.devices import available, made_on, seeded
-from pyrodrop.prediction.agreement import called, innermost, of_any_length
+from pyrodrop.prediction.agreement import called, innermost
 from pyrodrop.private_apis import pyro_handlers
 from pyrodrop.steps import Arguments
 from pyrodrop.threads import exclusive
@@ -68,15 +68,18 @@ def draw_sites(
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
     if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
         raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
-    place = made_on(arguments.device)
     known = {} if values is None else dict(values)
-    with torch.no_grad(), poutine.block(), place:
+
+    def nodes_at(*inputs: Tensor) -> Any:
+        its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
+        return drawn_anew(model, its_guide, arguments, sites)[1].nodes
+
+    with torch.no_grad(), poutine.block(), made_on(arguments.device):
         with seeded(seed, arguments.device):
-            first = guide if values is None else guide_at({name: value[0] for name, value in known.items()})
-            _, trace = drawn_anew(model, first, arguments, sites, called)
+            nodes = nodes_at(*(value[0] for value in known.values()))
         drawn = {
             str(name): site
-            for name, site in trace.nodes.items()
+            for name, site in nodes.items()
             if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
         }
         unknown = [name for name in sites or () if name not in drawn]
@@ -87,8 +90,7 @@ def draw_sites(
             check_whole(drawn[name])
 
         def draw(*inputs: Tensor) -> list[Tensor]:
-            its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
-            nodes = drawn_anew(model, its_guide, arguments, sites)[1].nodes
+            nodes = nodes_at(*inputs)
             return [nodes[name]["value"] for name in names]
 
         return dict(zip(names, many(draw, num_samples, seed, arguments.device, *known.values()), strict=True))
@@ -117,15 +119,21 @@ def many(
     Raises:
         ValueError: they do not fit into memory.
     """
-    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        _check_memory(sum(value.nbytes for value in draw(*(one[0] for one in inputs))), num_samples, device)
-    each = [[one[number] for one in inputs] for number in range(num_samples)]
-    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
-        mapped = _mapped(draw, each, seed, device) if num_samples >= _WORTH_A_TRACE else None
-        if mapped is not None:
-            return mapped(num_samples)
-        values = [draw(*its) for its in each]
-    return [torch.stack(draws) for draws in zip(*values, strict=True)]
+
+    def single(count: int) -> list[Tensor]:
+        with seeded(seed, device):
+            values = [draw(*(value[number] for value in inputs)) for number in range(count)]
+        return [torch.stack(draws) for draws in zip(*values, strict=True)]
+
+    with torch.no_grad(), pyro.validation_enabled(False):
+        need, free = 2 * num_samples * sum(value.nbytes for value in single(1)), available(device)
+        if need > free:
+            raise ValueError(
+                f"{num_samples:,} draws take {need / 2**31:,.1f} GiB, and {free / 2**30:,.1f} GiB are free: take a smaller "
+                "num_samples, or fewer sites"
+            )
+        mapped = _mapped(draw, single, seed, device, inputs) if num_samples >= _WORTH_A_TRACE else None
+        return single(num_samples) if mapped is None else mapped(num_samples)
 
 
 class Undrawable(ValueError):
@@ -137,22 +145,20 @@ def drawn_anew(
     guide: Any,
     arguments: Arguments,
     sites: Sequence[str] | None = None,
-    call: Callable[[str, Any, Any, Any], object] = lambda _, program, args, kwargs: program(*args, **kwargs),
 ) -> tuple[Any, Any]:
     """Traces of guide and model, with observed sites drawn given the latent ones; values of `poutine.condition` stay.
 
     Args:
         sites: names of those after which the call of the model may end; None for all.
-        call: calls guide and model; `called` explains their errors.
 
     Raises:
         Undrawable: a site cannot be drawn, or the only observations are values of `poutine.condition`.
     """
     with poutine.trace() as of_guide:
-        call("guide", guide, arguments.args, arguments.kwargs)
+        called("guide", guide, arguments.args, arguments.kwargs)
     replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
     with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites), Conditioned() as stay:
-        call("model", replayed, arguments.args, arguments.kwargs)
+        called("model", replayed, arguments.args, arguments.kwargs)
         if stay.sites and not any(
             _is_drawn(node) and name not in of_guide.trace for name, node in of_model.trace.nodes.items()
         ):
@@ -213,11 +219,9 @@ class _Drawing(Messenger):
         try:
             msg["value"] = msg["fn"](*msg["args"], **msg["kwargs"])
         except (NotImplementedError, AssertionError) as error:
-            timeless = of_any_length(msg["fn"]) is not None
-            reason = "without duration" if timeless else f"{type(error).__name__}: {error}".removesuffix(": ")
             raise Undrawable(
                 f"the site {msg['name']!r} cannot be drawn from its {type(innermost(msg['fn'])).__name__} distribution "
-                f"({reason}): predict(sites=...) draws those that come before it"
+                f"({type(error).__name__}): predict(sites=...) draws those that come before it"
             ) from error
 
     def _pyro_post_sample(self, msg: Any) -> None:
@@ -237,50 +241,32 @@ def check_whole(site: Any) -> None:
             )
 
 
-def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
-    """Raise a ValueError if this number of draws, of `size` bytes each, does not fit into the free memory."""
-    if 2 * num_samples * size > available(device):
-        raise ValueError(
-            f"{num_samples:,} draws take {num_samples * size / 2**30:,.1f} GiB, and {available(device) / 2**30:,.1f} GiB "
-            "are free: take a smaller num_samples, or fewer sites"
-        )
-
-
 def _mapped(
-    draw: Callable[..., list[Tensor]], each: Sequence[Sequence[Tensor]], seed: int, device: torch.device
+    draw: Callable[..., list[Tensor]],
+    single: Callable[[int], list[Tensor]],
+    seed: int,
+    device: torch.device,
+    inputs: Sequence[Tensor],
 ) -> Callable[[int], list[Tensor]] | None:
-    """A function of the number of draws that makes all of them at once; None if `draw` cannot be recorded or mapped.
-
-    Args:
-        each: the inputs of every draw.
-    """
+    """As `single`, all draws at once; None if `draw` cannot be recorded or mapped."""
     from pyrodrop.compiled import Untraceable, pure
 
+    start = torch.zeros((), device=device)
+
+    def several(count: int) -> list[Tensor]:
+        with seeded(seed, device):
+            each = (value[:count] for value in inputs)
+            return list(program.many(count, *each, start.expand(count), most_bytes=_BYTES))
+
     try:
-        count, start = len(each[0]), torch.zeros((), device=device)
-        program = pure(lambda *its: [value.clone() for value in draw(*its[:count])], [*each[0], start])
+        first = [value[0] for value in inputs]
+        program = pure(lambda *its: [value.clone() for value in draw(*its[:-1])], [*first, start])
         if program.draws_itself:
             operation = str(program.draws_itself[0]).split(".")[1].strip("_")
             raise Untraceable(f"the distribution of what it draws by {operation} depends on other draws")
-
-        def several(number: int) -> list[Tensor]:
-            stacked = [torch.stack(values) for values in zip(*each[:number], strict=True)]
-            return program.many(number, *stacked, start.expand(number), most_bytes=_BYTES)
-
-        with seeded(seed, device):
-            ours = several(_CHECKED)
-        with seeded(seed, device):
-            theirs = [draw(*its) for its in each[:_CHECKED]]
-    except Untraceable as error:
+        pairs = zip(single(_CHECKED), several(_CHECKED), strict=True)
+        same = all(near(want, got, 1e-3 if want.dtype == torch.float32 else 1e-7) for want, got in pairs)
+    except (Untraceable, RuntimeError, ValueError, NotImplementedError, TypeError) as error:
         _log.info("the program is called for every draw: %s", error)
         return None
-    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:  # an operation that cannot be mapped
-        _log.info("the program is called for every draw: an operation of it cannot be mapped over draws")
-        _log.debug("%s", error)
-        return None
-    same = all(
-        near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)
-        for number, values in enumerate(theirs)
-        for want, got in zip(values, ours, strict=True)
-    )
     return several if same else None

@@ -95,7 +95,7 @@ RECORDS = {  # what functions return, and base classes
     "Moments", "Objective", "Report", "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
     "distributions.ConstantLeftOut", "priors.FittedPriors", "analysis.gp.NetworkKernel", "analysis.acquire.Batch",
     "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.Problem", "recipes.Curve", "Certificate",
-    "SampledProgram", "recipes.Recipe",
+    "recipes.Recipe",
     "metrics.Uncertainty",
     "compression.Measured", "compression.CompressionReport", "metrics.Conformal", "metrics.CalibrationCurve",
     "models.NetworkModel", "zoo.Entry", "schedules.KLSchedule", "schedules.LRSchedule", "models.TrainedNetwork",

@@ -139,7 +139,9 @@ REFUSED: Table = {
         (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
     ],
     "sample": [
-        (lambda: pyrodrop.sample(guides.Point(mlp()), (X, Y)), "the posterior needs a model of pyrodrop.models"),
+        (lambda: pyrodrop.sample(guides.Point(mlp()), (X, Y)), "model must be a model of pyrodrop.models or"),
+        (lambda: pyrodrop.sample(mlp(), (X, Y), dtype="float32"), "dtype must be torch.float32, torch.float64 or None"),  # type: ignore[arg-type]
+        (lambda: sampled().thinned(17), "num_samples is .* from 4 to 16; got 17"),
         (lambda: sampled().diagnostics(data=(X, Y + torch.arange(N)[:, None])), "another fingerprint"),
     ],
     "Potential": [

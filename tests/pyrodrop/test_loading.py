@@ -77,7 +77,7 @@ def write(folder: Path) -> dict[str, Tensor]:
             model, guides.Point(model), (X, Y), count=2, steps=3, starts="new", progress=False
         ),
         "sampled": pyrodrop.sample(
-            models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0)), (X, Y), chains=2,
+            models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0)), (X, Y), chains=4,
             draws=4, tune=100, max_steps=2, engine="traced", progress=False,
         ),
         "own": fit(guides.MeanField, from_network()),

@@ -80,7 +80,7 @@ def calls() -> dict[str, Callable[[], Any]]:
     dropped = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), Inside(), nn.Linear(6, 1))
     exact_model = models.MLP([3, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     chain: dict[str, Any] = {
-        "chains": 2,
+        "chains": 4,
         "draws": 4,
         "tune": 100,
         "max_steps": 2,
@@ -222,7 +222,7 @@ def test_pyros_stack_is_what_it_was_after_an_error(name: str, monkeypatch: pytes
         "module": lambda: run.module(2)(X),
         "compare": lambda: pyrodrop.compare({"run": run}, (X, Y), num_samples=4),
         "to_arviz": lambda: pyrodrop.to_arviz(run, (X, Y), num_samples=4),
-        "sample": lambda: pyrodrop.sample(model, (X, Y), chains=2, draws=4, tune=100, progress=False),
+        "sample": lambda: pyrodrop.sample(model, (X, Y), chains=4, draws=4, tune=100, progress=False),
     }
     monkeypatch.setattr(Leaving, "leaves", True)
     with pytest.raises((KeyError, ValueError)):

@@ -63,7 +63,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """A sampler with its numbers of transitions; `how` is a kernel of ours or, with a `script`, a method of a peer."""
+    """A sampler with its numbers of transitions; `how` is hmc, ours, or, with a `script`, a method of a peer."""
 
     how: str
     chains: int
@@ -128,11 +128,11 @@ def ours(case: Case, run: Run) -> tuple[Any, dict[str, Any]]:
     """f ``[chains, draws, points]`` by `pyrodrop.sample`, and its numbers."""
     begun = time.process_time()
     sampled = pyrodrop.sample(
-        case.model(), (case.x, case.y), kernel=run.how, chains=run.chains, tune=run.tune, draws=run.draws,  # type: ignore[arg-type]
+        case.model(), (case.x, case.y), chains=run.chains, tune=run.tune, draws=run.draws,
         engine=run.engine, device="cpu", progress=False,
     )  # fmt: skip
     whole, settings = time.process_time() - begun, sampled.settings
-    drawing = settings["drawing_cpu_seconds"]
+    drawing = whole * settings["seconds_of"]["drawing"] / settings["seconds"]  # of the processor time
     f = sampled.predict(case.points, run.chains * run.draws).f.reshape(run.chains, run.draws, -1).double().numpy()
     about = {key: settings[key] for key in ("engine", "stacked", "step_size", "energy_rounding") if key in settings}
     return f, row(f, drawing, whole - drawing, int(sampled.stats["n_steps"].sum())) | about

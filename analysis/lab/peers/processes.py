@@ -58,7 +58,7 @@ PEERS = {
             "point", "MC dropout .05", "mean field", "low rank 4", "ensemble of 5 points"
         )),
         Peer(OURS, "ours.py", "exact last layer", classes=False),
-        *(Peer(OURS, "ours.py", method) for method in ("sample", "sample, mclmc")),
+        Peer(OURS, "ours.py", "sample"),
         *(Peer("laplace-torch", "laplace_torch.py", method) for method in ("full", "KFAC", "last layer")),
         Peer("numpyro", "numpyro_.py", "NUTS"),
         Peer("numpyro", "numpyro_.py", "AutoNormal"),

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop.sampling import density
-from pyrodrop.sampling.chains import State
-from pyrodrop.sampling.density import CompiledDensity, Density, density_of
-from pyrodrop.sampling.hmc import HMC
+from pyrodrop.sampling import compiled_density
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, network_density
+from pyrodrop.sampling.hmc import HMC, State
 from pyrodrop.sampling.tuning import Metric
 
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
@@ -55,15 +55,15 @@ def by_hand(
         p = p - eps / 2 * gradient(q)
         q = q + eps * inverse_mass * p
         p = p - eps / 2 * gradient(q)
-    return State(q, p, gradient(q), of(q))
+    return State(of(q), gradient(q), q, p)
 
 
 def hmc(density: Density, q: Tensor, engine: str, inverse_mass: Tensor | None = None) -> HMC:
     """The kernel with chains at q."""
-    compiled = CompiledDensity(density, len(q), engine, HMC.step)
+    compiled = CompiledDensity(density, len(q), engine)
     kernel = HMC(compiled, q, torch.Generator().manual_seed(0), 100, target_acceptance=0.651, max_steps=1000)
     if inverse_mass is not None:
-        kernel.tuned = kernel.tuned._replace(metric=Metric(inverse_mass.sqrt()))
+        kernel.metric = Metric(inverse_mass.sqrt())
     return kernel
 
 
@@ -73,7 +73,7 @@ def test_chains_follow_the_trajectories_written_out(engine: str) -> None:
     torch.manual_seed(1)
     q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
     inverse_mass = torch.rand(10, dtype=torch.float64) + 0.5
-    kernel = hmc(density_of(model(), (X, Y)), q, engine, inverse_mass)
+    kernel = hmc(network_density(model(), (X, Y)), q, engine, inverse_mass)
     assert (kernel.density.engine, kernel.density.stacked) == (engine, engine != "pyro")
     end = kernel.follow(kernel.state._replace(momentum=p), 0.03, 5)
     for chain in range(6):
@@ -85,7 +85,7 @@ def test_chains_follow_the_trajectories_written_out(engine: str) -> None:
 def test_trajectories_can_be_reversed() -> None:
     torch.manual_seed(2)
     q, p = torch.randn(4, 10, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
-    kernel = hmc(density_of(model(), (X, Y)), q, "traced")
+    kernel = hmc(network_density(model(), (X, Y)), q, "traced")
     there = kernel.follow(kernel.state._replace(momentum=p), 0.05, 40)
     back = kernel.follow(there._replace(momentum=-there.momentum), 0.05, 40)
     assert (there.q - q).abs().max() > 0.1
@@ -94,11 +94,11 @@ def test_trajectories_can_be_reversed() -> None:
 
 
 def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    density = density_of(model(), (X, Y))
+    density = network_density(model(), (X, Y))
     torch.manual_seed(3)
     q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
     whole = hmc(density, q, "traced")
-    monkeypatch.setattr("pyrodrop.sampling.density._BLOCK_BYTES", {"cpu": 4 * 1024})
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 4 * 1024})
     blocks = hmc(density, q, "traced")
     assert whole.density.block == 6
     assert 1 < blocks.density.block < 6
@@ -109,7 +109,7 @@ def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("engine", ["traced", "pyro"])
 def test_a_trajectory_that_diverges_has_no_finite_energy_and_raises_nothing(engine: str) -> None:
-    kernel = hmc(density_of(model(), (X, Y)), torch.ones(1, 10, dtype=torch.float64), engine)
+    kernel = hmc(network_density(model(), (X, Y)), torch.ones(1, 10, dtype=torch.float64), engine)
     end = kernel.follow(kernel.state, 1e80, 5)
     assert not end.energy.isfinite().any()
     assert kernel.state.energy.isfinite().all()
@@ -119,12 +119,12 @@ def test_a_trajectory_that_diverges_has_no_finite_energy_and_raises_nothing(engi
 def test_an_energy_or_a_gradient_of_a_site_that_is_not_pyros_is_refused(
     wrong: Callable[..., list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = density._energy_and_gradients
+    right = compiled_density._energy_and_gradients
     monkeypatch.setattr(
-        density, "_energy_and_gradients", lambda *values: wrong(*(lambda e, *g: (e, g))(*right(*values)))
+        compiled_density, "_energy_and_gradients", lambda *values: wrong(*(lambda e, *g: (e, g))(*right(*values)))
     )
     with pytest.raises(ValueError, match="not the one that Pyro computes"):
-        CompiledDensity(density_of(model(), (X, Y)), 2, "traced")
+        CompiledDensity(network_density(model(), (X, Y)), 2, "traced")
 
 
 class Counts(nn.Module):
@@ -141,7 +141,7 @@ class Counts(nn.Module):
 def test_a_network_that_cannot_be_mapped_takes_its_chains_in_turn() -> None:
     x = torch.randn(5, 4, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     counts = model(Counts().double())
-    compiled = CompiledDensity(density_of(counts, (x, x.sum(1))), 4, "pyro")
+    compiled = CompiledDensity(network_density(counts, (x, x.sum(1))), 4, "pyro")
     assert not compiled.stacked
     assert all(not mapped for _, mapped in compiled._ways("auto"))
     p = pyrodrop.potential(counts, (x, x.sum(1)), engine="pyro")

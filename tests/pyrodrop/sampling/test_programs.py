@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 
 import pyrodrop
-from pyrodrop.sampling.density import CompiledDensity
-from pyrodrop.sampling.programs import ProgramDensity, arguments_of
+from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.density import Density, arguments_of
 
 Y = torch.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 SIGMA = torch.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -108,8 +108,10 @@ def test_energy_and_gradient_are_pyros(case: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         program, data = CASES[case]()
-        arguments = arguments_of(data, dtype=torch.float64)
-        compiled = CompiledDensity(density := ProgramDensity(program, arguments), 3, "traced")
+        args = data if isinstance(data, dict) else dict(enumerate(data))
+        args = {name: value.double() for name, value in args.items()}
+        arguments = arguments_of(args if isinstance(data, dict) else tuple(args.values()))
+        compiled = CompiledDensity(density := Density(program, arguments), 3, "traced")
         assert (compiled.engine, compiled.block) == ("traced", 3)
         q = torch.stack([density.flat(density.draw(seed)) for seed in (5, 6, 7)])
         energies, gradients = compiled.energies(q)
@@ -208,7 +210,7 @@ def test_a_matrix_without_a_factor_has_no_density_and_stops_no_chain() -> None:
         a = pyro.sample("a", dist.Normal(0.0, 1.0))
         pyro.sample("y", dist.MultivariateNormal(torch.zeros(2), (a + 3) * torch.eye(2)), obs=torch.ones(2))
 
-    compiled = CompiledDensity(ProgramDensity(covariance, arguments_of(())), 2, "traced")
+    compiled = CompiledDensity(Density(covariance, arguments_of(())), 2, "traced")
     energy, gradient = compiled.energies(torch.tensor([[-4.5], [1.0]]))
     assert (compiled.engine, compiled.block) == ("traced", 2)
     assert energy.isfinite().tolist() == gradient.isfinite()[:, 0].tolist() == [False, True]
@@ -274,11 +276,11 @@ REFUSED = {
     "sites that depend on values": (branches, "same sites at all values"),
     "random numbers": (with_noise, "random numbers that are no sites"),
     "random numbers of Python": (with_pythons_noise, "random numbers that are no sites"),
-    "a subsample": (subsamples, "'rows' takes 5 of 10 rows"),
+    "a subsample": (subsamples, "'rows' takes other rows in every call"),
     "a masked site": (masked, "'x' is masked"),
     "counts": (one(dist.Poisson(3.0)), "'x' has a Poisson distribution, which is discrete"),
-    "a point": (one(dist.Delta(torch.tensor(1.0))), "'x' has a Delta distribution"),
-    "sequential enumeration": (one(dist.Bernoulli(0.5), enumerate="sequential"), "'x' is discrete"),
+    "a point": (one(dist.Delta(torch.tensor(1.0))), "'x' is a point"),
+    "sequential enumeration": (one(dist.Bernoulli(0.5), enumerate="sequential"), "random numbers that are no sites"),
     "an improper prior": (one(dist.ImproperUniform(constraints.real, (), ())), "'x' is improper"),
     "no site": (lambda: None, "must have a continuous site"),
 }
@@ -294,8 +296,8 @@ def test_what_has_no_density_is_refused(case: str) -> None:
 
 
 def test_arguments_that_are_not_of_programs_are_refused() -> None:
-    for options in ({"start": "prior"}, {"likelihood_power": 0.5}):
-        with pytest.raises(TypeError, match="is for models of pyrodrop.models"):
+    for options in ({"start": "prior"}, {"likelihood_power": 0.5}, {"dtype": torch.float64}):
+        with pytest.raises(TypeError, match="are for models of pyrodrop.models"):
             pyrodrop.sample(schools, (Y, SIGMA), **options)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="must be a mapping of its keyword arguments, or a tuple"):
         pyrodrop.sample(schools, Y)  # type: ignore[call-overload]
@@ -338,11 +340,9 @@ def test_a_program_is_as_it_was_and_predicts_as_it_was(caplog: pytest.LogCapture
         sampled.save("nowhere")
 
 
-def test_float64_by_the_default_of_numbers() -> None:
-    sampled = pyrodrop.sample(schools, {"y": Y, "sigma": SIGMA}, dtype=torch.float64, **OPTIONS)
-    assert {value.dtype for value in sampled.samples.values()} == {torch.float64}
-    assert torch.get_default_dtype() == torch.float32
-    assert sampled.predict(num_samples=3)["y"].dtype == torch.float64
+def test_sites_of_two_dtypes_are_refused() -> None:
+    with pytest.raises(ValueError, match="all sites must have one dtype"):
+        pyrodrop.sample(one(dist.Normal(torch.zeros(2).double(), 1.0).to_event(1)), (), **OPTIONS)
 
 
 def test_a_tree_has_the_chains_and_all_groups() -> None:

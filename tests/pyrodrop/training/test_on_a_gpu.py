@@ -184,12 +184,11 @@ def test_a_program(groups: int, engine: str) -> None:
     alike(*fits)
 
 
-@pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
-def test_samples_are_those_of_a_cpu(kernel: Any) -> None:
+def test_samples_are_those_of_a_cpu() -> None:
     model, _ = parts("point", nn.Linear(5, 1))
     sampled = {
         device: pyrodrop.sample(
-            copy.deepcopy(model), (X, Y), kernel=kernel, chains=16, tune=300, draws=200, device=device, progress=False
+            copy.deepcopy(model), (X, Y), chains=16, tune=300, draws=200, device=device, progress=False
         )
         for device in (DEVICE, "cpu")
     }

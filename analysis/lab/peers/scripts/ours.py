@@ -64,7 +64,6 @@ METHODS = {
     "exact last layer": partial(trained, guide="ExactLastLayer", estimator="shared"),
     "ensemble of 5 points": partial(trained, guide="Point", members=MEMBERS),
     "sample": sample,
-    "sample, mclmc": partial(sample, kernel="mclmc", tune=250),
 }
 
 if __name__ == "__main__":

@@ -83,10 +83,10 @@ def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
 
 @pytest.mark.more
 def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) -> None:
-    runs = [sampling.Run(how, 4, 100, 4, engine="traced") for how in ("nuts", "mclmc")]
+    runs = [sampling.Run("hmc", chains, 100, 4, engine="traced") for chains in (1, 4)]
     cells: Any = sampling.compare((sampling.origin, runs), 1, "cpu")
-    assert "kernel must be" in cells["4 nuts, traced"]["error"]
-    assert cells["4 mclmc, traced"]["engine"] == "traced"
+    assert "at least 4" in cells["1 hmc, traced"]["error"]
+    assert cells["4 hmc, traced"]["engine"] == "traced"
 
 
 @pytest.mark.more

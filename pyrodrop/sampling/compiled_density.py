@@ -1,0 +1,292 @@
+"""Leapfrog steps of many chains as one compiled call.
+
+    q [B, D]  ->  U [B],  dU/dq [B, D]
+
+The energy of one chain is recorded, mapped over a block of B chains by `torch.vmap`, and compiled together with the rest of
+a leapfrog step. If a network cannot be mapped, its chains are computed one by one. The numbers are compared with those that
+Pyro computes for the model before they are used. No other file of this folder uses `pyrodrop.compiled`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import logging
+import math
+import operator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.ops.integrator import potential_grad
+from torch import Tensor, fx
+
+from pyrodrop.arrays import near
+from pyrodrop.checks import EngineName as Name
+from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
+from pyrodrop.devices import made_on, seeded
+from pyrodrop.sampling.density import Density, unchecked
+from pyrodrop.sampling.tuning import Metric
+
+_log = logging.getLogger("pyrodrop")
+_A: Any = torch.ops.aten
+
+_TRIES = 100  # to find values of finite energy
+_NOT_FINITE = (
+    f"fewer than 2 of {_TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
+    "prior, the likelihood and the data, or pass start=..., trained runs"
+)
+_NOT_PYROS = (
+    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
+    "likelihood that draws random numbers"
+)
+_NEARER = 0.9  # draw number n to compare is scaled by this to the power n
+_BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+_MOST_OPERATIONS = 1500  # of an energy and its gradient, to compile them unasked
+_REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
+_CARRIED = (2, 3, 1)  # the results of a step that are q, p and dU/dq of the next one
+
+Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
+
+
+def leapfrog(energies: Energies, q: Tensor, p: Tensor, gradient: Tensor, eps: Tensor, *metric: Tensor) -> list[Tensor]:
+    """U and dU/dq at the new q, the new q and the new p; with eps = 0 all stays."""
+    p = p - 0.5 * eps * gradient
+    q = q + eps * Metric(*metric).velocity(p)
+    energy, gradient = energies(q)
+    return [energy, gradient, q, p - 0.5 * eps * gradient]
+
+
+class CompiledDensity:
+    """Leapfrog steps under a density for a fixed number of chains.
+
+    Args:
+        density: of the latent sites and the data.
+        chains: C.
+        engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
+            first of them that works.
+
+    Attributes:
+        engine: the engine that is used.
+        stacked: whether one call moves several chains.
+        block: B, the number of chains that a call moves.
+        seconds: what recording, compiling and comparing took.
+
+    Raises:
+        ValueError: the energy differs from call to call, or from Pyro's.
+    """
+
+    def __init__(self, density: Density, chains: int, engine: Name) -> None:
+        begun = time.perf_counter()
+        self.density: Density = density
+        self.chains: int = chains
+        self.size: int = sum(density.sizes)
+        self.block: int = 1
+        rank, one = min(density.rank, self.size), torch.ones(self.size, dtype=density.dtype, device=density.device)
+        self.metric: Metric = Metric(one, *((one.new_zeros(self.size, rank), one[:rank].clone()) if rank else ()))
+        self._program: Callable[..., Sequence[Tensor]]
+        level = logging.INFO if engine == "auto" else logging.WARNING
+        pyros = _by_pyro(density)
+
+        def failed(way: tuple[Name, bool], error: Untraceable) -> None:
+            words = f"{way[0]!r}{', all chains at once' if way[1] else ''}"
+            _log.log(level, "no potential energy by engine %s: %s", words, error)
+
+        most = _MOST_OPERATIONS if engine == "auto" else math.inf
+        ways = ((way, functools.partial(self._make, *way, pyros, most)) for way in self._ways(engine))
+        try:
+            (self.engine, self.stacked), _ = first_that_works(ways, failed)
+        except Untraceable as error:
+            raise ValueError(_NOT_PYROS) from error
+        self.seconds: float = time.perf_counter() - begun
+
+    def follow(self, q: Tensor, p: Tensor, gradient: Tensor, eps: float, metric: Metric, steps: int) -> list[Tensor]:
+        """U ``[C]``, dU/dq, q and p ``[C, D]`` after this many steps from q, p and dU/dq of C chains, a multiple of B."""
+        size, shared = q.new_tensor(eps), [tensor for tensor in metric if tensor is not None]
+        blocks = []
+        with torch.no_grad():
+            for chains in zip(q.split(self.block), p.split(self.block), gradient.split(self.block), strict=True):
+                blocks.append([tensor.clone() for tensor in self._steps(*chains, size, *shared, times=steps)])
+        return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
+
+    def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """U and dU/dq at q ``[C, D]``, from steps that do not move."""
+        with torch.no_grad():
+            each = [[value.clone() for value in self._steps(rows, *self._still)[:2]] for rows in q.split(self.block)]
+        energies, gradients = zip(*each, strict=True)
+        return torch.cat(energies), torch.cat(gradients)
+
+    def from_prior(self, generator: torch.Generator) -> Tensor:
+        """Draws of `Density.draw` with a finite energy and gradient, ``[C, D]``.
+
+        Raises:
+            ValueError: too few draws have them.
+        """
+        seeds = torch.randint(2**31, (_TRIES, self.chains), generator=generator, device=generator.device).tolist()
+        q = torch.stack([self.density.flat(self.density.draw(seed)) for seed in seeds[0]])
+        for row in seeds[1:]:
+            wrong = self.not_finite(q)
+            if not wrong.any():
+                return q
+            for chain in wrong.nonzero().flatten().tolist():
+                q[chain] = self.density.flat(self.density.draw(row[chain]))
+        raise ValueError(_NOT_FINITE)
+
+    def not_finite(self, q: Tensor) -> Tensor:
+        """Whether the energy or the gradient at q is not finite, ``[C]``."""
+        energy, gradient = self.energies(q)
+        return ~(energy.isfinite() & gradient.isfinite().all(1))
+
+    def _steps(self, *tensors: Tensor, times: int = 1) -> Sequence[Tensor]:
+        """The results of the last of `times` steps of a block, which must be contiguous.
+
+        On a GPU, the next call overwrites the results of `_CARRIED`.
+        """
+        if isinstance(self._program, Replayed):
+            return self._program(*tensors, times=times)
+        results = self._program(*tensors)
+        for _ in range(times - 1):
+            results = self._program(*(results[position] for position in _CARRIED), *tensors[len(_CARRIED) :])
+        return results
+
+    def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
+        """The engines to try, in this order, and whether to map the energy over chains."""
+        names: list[Name] = [] if engine == "pyro" else ["traced"] if engine == "traced" else ["compiled", "traced"]
+        if self.chains > 1 and self.density.maps:
+            yield from ((name, True) for name in names)
+        yield from ((name, False) for name in names)
+        yield "pyro", False
+
+    def _make(self, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]], operations: float) -> None:
+        """Make the program of a step, of at most so many operations to compile, and compare it with Pyro at two points."""
+        density, self.block = self.density, 1
+        energy: Any = functools.partial(_not_random, density) if name == "pyro" else self._energy
+        if mapped:
+            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
+            self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
+        if name == "compiled" and energy.operations > operations:
+            raise Untraceable(
+                f"compiling its {energy.operations} operations would take minutes: engine='compiled' does it"
+            )
+        shared = [tensor for tensor in self.metric if tensor is not None]
+        chains = self.metric.scale.new_zeros(self.block, self.size)
+        inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *shared]
+        self._still = inputs[1:]
+
+        def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
+            def energies(q: Tensor) -> tuple[Tensor, Tensor]:
+                values = density.by_site(q).values()
+                if mapped:
+                    energy_of_each, *gradients = energy(*values)
+                else:
+                    energy_of_each, *gradients = (result[None] for result in energy(*(value[0] for value in values)))
+                return energy_of_each, torch.cat([gradient.reshape(len(q), -1) for gradient in gradients], 1)
+
+            return leapfrog(energies, *tensors)
+
+        if name == "pyro":
+            self._program = functools.partial(step, energy)
+        else:
+            code = f"{[site.shape for site in density.sites.values()]} {_source()}"
+            self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled", code=code)
+            if density.device.type in _REPLAY:
+                try:
+                    self._program = Replayed(self._program, inputs, _CARRIED)
+                except RuntimeError as error:
+                    _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
+        try:
+            ours = self.energies(torch.stack([q for q, *_ in pyros]).repeat(self.block, 1))
+        except Exception as error:  # whatever an operation that cannot be mapped raises
+            raise Untraceable(f"it cannot be run: {error}") from error
+        tolerance = 1e-3 if density.dtype == torch.float32 else 1e-7
+        for number, (_, want, gradient) in enumerate(pyros):
+            energies, gradients = (each[number :: len(pyros)] for each in ours)
+            least, sizes = 1e-3 * float(gradient.abs().max()), density.sizes  # relative to the largest
+            sites = zip(gradient.split(sizes), gradients.split(sizes, 1), strict=True)
+            alike = [near(wanted.expand_as(got), got, tolerance, least) for wanted, got in sites]
+            if not near(want.expand_as(energies), energies, tolerance, 1.0) or not all(alike):
+                raise Untraceable("its numbers differ from Pyro's")
+
+    @functools.cached_property
+    def _energy(self) -> Program:
+        """The recorded energy and gradients of one chain, a function of the sites' values."""
+        density = self.density
+        if density.changes:
+            raise Untraceable(f"{density.changes}, which a trace would freeze")
+        values = density.by_site(self.metric.scale).values()
+        program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
+        if program.is_random:
+            raise Untraceable("it draws random numbers")
+        _make_failures_nan(program.graph)
+        return program
+
+
+def _make_failures_nan(graph: fx.Graph) -> None:
+    """Fill the factor of a matrix with NaN where it does not exist, in place of an error for all chains."""
+    for check in graph.find_nodes(op="call_function", target=_A._linalg_check_errors.default):
+        info = check.args[0]
+        factor = next(node for node in info.args[0].users if node.target is operator.getitem and node.args[1] == 0)
+        graph.erase_node(check)
+        users = list(factor.users)
+        with graph.inserting_after(max(factor, info)):
+            failed = graph.call_function(_A.ne.Scalar, (info, 0))
+        for place in (_A.unsqueeze.default, _A.unsqueeze.default):
+            with graph.inserting_after(failed):
+                failed = graph.call_function(place, (failed, -1))
+        with graph.inserting_after(failed):
+            filled = graph.call_function(_A.masked_fill.Scalar, (factor, failed, math.nan))
+        filled.meta = dict(factor.meta)
+        for user in users:
+            user.replace_input_with(factor, filled)
+
+
+@functools.cache
+def _source() -> str:
+    """A hash of what a step computes besides the density, with the code around it."""
+    return hashlib.sha256(f"{inspect.getsource(leapfrog)}{inspect.getsource(Metric)}".encode()).hexdigest()
+
+
+def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
+    """U and its gradients by Pyro's handlers, for the value of each site."""
+    values = [value.detach().requires_grad_() for value in tensors]
+    try:
+        with torch.enable_grad(), unchecked():
+            energy = density.energy(dict(zip(density.sites, values, strict=True)))
+            gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+    except torch.linalg.LinAlgError:  # of a matrix that is singular up to rounding
+        return [value * torch.nan for value in (values[0].detach().sum(), *values)]
+    return [energy.detach(), *gradients]
+
+
+def _not_random(density: Density, *tensors: Tensor) -> list[Tensor]:
+    """As `_energy_and_gradients`, which must not draw random numbers."""
+    before = torch.get_rng_state()
+    results = _energy_and_gradients(density, *tensors)
+    if not torch.equal(before, torch.get_rng_state()):
+        raise Untraceable("it draws random numbers")
+    return results
+
+
+def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:
+    """Two points q ``[D]``, each with U and dU/dq ``[D]`` by the potential that Pyro's own kernels would use for the model.
+
+    The points are draws from the prior, each scaled closer to 0: for a deep network most draws may have infinite energy.
+
+    Raises:
+        ValueError: fewer than two of the points have a finite energy and gradient.
+    """
+    found: list[tuple[Tensor, ...]] = []
+    for seed in range(_TRIES):
+        point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
+        with seeded(seed, density.device), poutine.block(), unchecked(), made_on(density.device):
+            values = {name: value.clone() for name, value in point.items()}
+            gradients, energy = potential_grad(density.pyros(values), values)
+        if bool(energy.isfinite()) and bool((gradient := density.flat(gradients)).isfinite().all()):
+            found.append((density.flat(point), energy, gradient))
+        if len(found) == 2:
+            return found
+    raise ValueError(_NOT_FINITE)
