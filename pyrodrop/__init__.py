@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.certificate import Certificate
     from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.early_stopping import EarlyStopping
-    from pyrodrop.training.estimates import Elbo, Objective
+    from pyrodrop.training.estimates import Elbo
     from pyrodrop.training.fit import StepLosses, Training, fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -61,11 +60,9 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 __all__ = [
     "Certificate",
     "Checkpoint",
-    "EarlyStopping",
     "Elbo",
     "Fit",
     "Moments",
-    "Objective",
     "Potential",
     "Prediction",
     "Reading",
@@ -110,13 +107,12 @@ _FILES = {
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "SampledProgram", "potential", "sample"),
     "compiled": ("compile_svi",),
-    "training.estimates": ("Elbo", "Objective"),
+    "training.estimates": ("Elbo",),
     "training.fit": ("StepLosses", "Training", "fit"),
     "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
-    "training.early_stopping": ("EarlyStopping",),
     "training.certificate": ("Certificate",),
     "training.worth": ("Report", "Worth"),
 }

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pyrodrop.analysis.reports.terminal import paragraph, print_table, text_table
+from pyrodrop.analysis.reports.workers import run_each, workers
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
 from pyrodrop.data import Split
-from pyrodrop.training.jobs import run_each, workers
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo import entry as entry_of
 
@@ -27,7 +27,7 @@ def check(entry: Entry, *, quiet: bool = False) -> bool:
 
 
 def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool = False) -> bool:
-    """`check` for several entries, each a unit of work of `pyrodrop.training.jobs`.
+    """`check` for several entries, each a unit of work of `pyrodrop.analysis.reports.workers`.
 
     Args:
         entries: entries of the zoo; worker processes look them up by name.

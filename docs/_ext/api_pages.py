@@ -56,7 +56,7 @@ FIRST = (
 # The names of ``pyrodrop`` by page, in its order: a page for all of them would be twice as long as any other.
 TOPICS = {
     "training": (
-        "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses",
+        "fit", "fit_replicates", "Training", "Checkpoint", "StepLosses",
         "compile_svi", "restart",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),

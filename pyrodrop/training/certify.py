@@ -34,8 +34,7 @@ from pyrodrop.likelihoods import Categorical
 from pyrodrop.likelihoods.likelihood import Incomplete
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
-from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result_data import rows_of
 from pyrodrop.training.settings import TrainingOptions
 from pyrodrop.training.simulated import best_predictor

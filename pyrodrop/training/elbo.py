@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -72,25 +71,20 @@ def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> T
 
 
 class DrawnTerms:
-    """The terms of several samples of one trained model and guide, which must not change between calls.
+    """The terms of a bound on the log evidence, for several samples of one trained model and guide, which must not change.
 
-    The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for every sample
-    and is computed once.
-
-    Args:
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior`,
-            and the `common_scale`, so that the result is a bound on the log evidence; False for the objective that training
-            minimises.
+    Scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior` and the `common_scale` are
+    left out. The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for
+    every sample and is computed once.
     """
 
-    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
+    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         self.model: Callable[..., Any] = model
         self.guide: Callable[..., Any] = guide
-        self.whole: bool = whole
         self._hyper = _hyperparameters(model)
         self._fixed = _without_hyperparameters(model, guide)
         self._known: dict[str, Tensor] = {}
-        self.scale: float | None = None  # the common one, if `whole`
+        self.scale: float | None = None  # the common one
 
     def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
         """`elbo_terms` for a new sample of the guide; with `nll_alone` the KL divergence is left out, and is 0."""
@@ -98,7 +92,7 @@ class DrawnTerms:
             sites = _sites(self.model, self.guide, args, kwargs)
         if nll_alone:
             sites = [(site, q) for site, q in sites if q is None]
-        elif self.whole:
+        else:
             self.scale = common_scale(node for pair in sites for node in pair if node is not None)
             sites = [(site, q and self._scaled(q)) for site, q in sites if not (q and q["infer"].get("penalty"))]
         terms = _terms(sites, self._hyper, self._fixed, self._known)
@@ -124,8 +118,7 @@ def _terms(
             continue
         name = (q if site is None else site)["name"]
         if (kl := known.get(name)) is None:
-            with _no_autocast(q):
-                density, of_draw = _divergence(q, site)
+            density, of_draw = _divergence(q, site)
             kl = scale_and_mask(density, q["scale"], q["mask"]).sum()
             if name in fixed and not of_draw:
                 known[name] = kl
@@ -157,12 +150,10 @@ class Factor(NamedTuple):
     Attributes:
         q: the guide's distribution.
         p: the model's distribution, the prior.
-        scale: factor of the site's KL divergence in training; 1 unless set by ``kl_scale`` or a handler.
     """
 
     q: Any
     p: Any
-    scale: float
 
     @property
     def convention(self) -> Convention:
@@ -179,12 +170,8 @@ def site_factors(
         for member in members_of(guide):
             pairs = _sites(model, member, args, kwargs)
             made = _made_of_others(pairs, model, member, args, kwargs)
-            of_member = {}
-            for site, q in pairs:
-                if q is not None and site is not None:
-                    scale = float(torch.as_tensor(q["scale"]).double().mean()) / _plates(q)
-                    of_member[site["name"]] = Factor(made.get(site["name"], q["fn"]), site["fn"], scale)
-            factors.append(of_member)
+            drawn = [(site["name"], site, q) for site, q in pairs if q is not None and site is not None]
+            factors.append({name: Factor(made.get(name, q["fn"]), site["fn"]) for name, site, q in drawn})
     return factors
 
 
@@ -301,12 +288,6 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
     kl = divergence(q["fn"], site["fn"], value)
     # of a point mass the divergence is -log p; the log_density of a value that the guide has drawn itself comes to it
     return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, used)
-
-
-def _no_autocast(q: Any) -> AbstractContextManager[Any]:
-    """Disable autocast for KL divergences, some of which have matrix products (`LowRankNormal`)."""
-    device = q["value"].device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _without_hyperparameters(model: Any, guide: Any) -> frozenset[str]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.changes import evaluating, modules_of
+from pyrodrop.changes import modules_of
 from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data
@@ -29,7 +29,6 @@ from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded
 from pyrodrop.threads import outside
 from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.result import Fit
 from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
@@ -92,7 +91,7 @@ def fit(
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``.
         average: share of the steps at the end, from 0 (none) to 1, over which the parameters are averaged: the fit has their
             means (Polyak & Juditsky 1992, https://doi.org/10.1137/0330046; as figure 1a of Kingma et al. 2015). Positive
-            ones are averaged as they are trained, by their logarithms. Not with a checkpoint, nor with EarlyStopping.
+            ones are averaged as they are trained, by their logarithms. Not with a checkpoint.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
@@ -100,7 +99,7 @@ def fit(
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch or after as many steps as its attribute
-            ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
+            ``every``. Its random draws do not affect training, which ends if it returns True.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind.
@@ -128,23 +127,15 @@ def fit(
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)
-    if settings.average and (saving is not None or isinstance(after_epoch, EarlyStopping)):
-        raise ValueError(
-            "average must be 0 with a checkpoint, which has no means, and with EarlyStopping, which goes back to its best "
-            f"step; got {settings.average}"
-        )
+    if settings.average and saving is not None:
+        raise ValueError(f"average must be 0 with a checkpoint, which has no means; got {settings.average}")
     problem = Problem.of(model, guide, data, settings, num_data)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         session = Session(problem, settings)
-        if isinstance(after_epoch, EarlyStopping):
-            with evaluating(*problem.networks):
-                after_epoch.begin(session.result(), saving)
         if saving is not None:
             session.open(saving)
         session.run(progress, after_epoch)
-    if isinstance(after_epoch, EarlyStopping):
-        after_epoch.restore(session.result())
     done = session.result(ended=True, seconds=time.perf_counter() - start, engine=session.engine.name)
     judge(done)
     return done

@@ -13,7 +13,7 @@ from typing import Any
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import ELBO
+from pyro.infer import ELBO, RenyiELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
@@ -26,7 +26,9 @@ from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader, loader_of
 from pyrodrop.devices import seeded
+from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods.censored import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
@@ -37,7 +39,7 @@ from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_st
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
-from pyrodrop.training.refused import check
+from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.step import MeanField
 
@@ -68,7 +70,7 @@ class Problem:
     @classmethod
     def of(
         cls, model: Any, guide: Any, data: Any, settings: Settings, num_data: int | None = None, *,
-        start: int | None = None, like: Problem | None = None, copies: bool = False,
+        start: int | None = None, like: Problem | None = None,
     ) -> Problem:  # fmt: skip
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained.
 
@@ -76,7 +78,6 @@ class Problem:
             num_data: the number of rows behind a loader.
             start: the seed of new initial weights, as of `restart`; None for those of the model.
             like: a problem of the same model and guide, which are not examined again; only other data are.
-            copies: whether to copy programs, too, as replicates need it; autoguides are never copied.
         """
         source, device, autos = (model, guide), settings.place, list[AutoGuide]()
         if like is not None and data is like.data and device.type == "cpu":  # on which new weights are drawn
@@ -91,9 +92,9 @@ class Problem:
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data, missing=missing)
-        in_place = like.in_place if like else bool(autos) or not (copies or isinstance(model, HasWeights))
+        in_place = bool(autos) or not isinstance(model, HasWeights)
         if not in_place:
-            model, guide = _copied(model, guide)
+            model, guide = copy.deepcopy((model, guide))
         modules = list(modules_of(model, guide).values())
         (_forget_others if in_place else keep_own_parameters)(modules)
         if start is not None:
@@ -107,14 +108,14 @@ class Problem:
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
         problem._meet_data(None if like is None else like.model)
-        example = None if isinstance(data, Keywords) else problem.example
-        check(model, guide, data, example, settings)
+        for sentence in problem._refusals(settings):
+            raise ValueError(sentence)
         problem._apply_estimator()
         return problem
 
     def _again(self, start: int | None) -> Problem:
         """A copy for the same data, which is not examined again, with new initial weights of this seed unless it is None."""
-        model, guide = _copied(self.model, self.guide)
+        model, guide = copy.deepcopy((self.model, self.guide))
         keep_own_parameters(list(modules_of(model, guide).values()))
         if start is not None:
             _restart(model, guide, start)
@@ -140,6 +141,53 @@ class Problem:
                     f"{describe(guide)} needs all rows of the data in memory, as tensors; got {self.data.source}"
                 )
             self.guide.condition_on(self.data.x, self.data.y)
+
+    def _refusals(self, settings: Settings) -> Iterator[str]:
+        """A sentence for each combination of options, model, guide and data that cannot be trained."""
+        model, guide, data = self.model, self.guide, self.data
+        objective, estimator, size = settings.objective, settings.estimator, settings.batch_size
+        if settings.average and settings.steps is None:
+            yield f"average must be 0 for a Training, which has no last step; got {settings.average}: it belongs to fit"
+        if objective is not None and (callable(settings.kl_weight) or settings.kl_weight != 1):
+            yield (
+                "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
+                f"{shown(settings.kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
+            )
+        if isinstance(data, Keywords):
+            if isinstance(model, HasWeights):
+                yield f"data must be (x, y) or a Dataset for a model of a network; got {shown(data.values)}"
+            if estimator != "shared" or size is not None:
+                yield (
+                    "estimator must be 'shared' and batch_size None where data are the keyword arguments of a Pyro program, "
+                    f"which has no rows; got {estimator!r} and {size}. In the program, pyro.plate(name, size, "
+                    "subsample_size=...) takes a minibatch at every step"
+                )
+            return
+        x, loads, rows = self.example.x, isinstance(data, Loader), len(data)
+        if loads and size is not None:
+            yield f"batch_size must be None where a loader makes the minibatches; got {size}"
+        taken = len(self.example) if loads else min(size or rows, rows)
+        if isinstance(objective, RenyiELBO) and (estimator != "shared" or loads or taken < rows or _has_atoms(guide)):
+            yield (
+                "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must be "
+                f"'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} and "
+                f"{describe(guide)}"
+            )
+        if taken < rows and not (takes_num_data(model) and takes_num_data(guide)):
+            yield (
+                "training on minibatches needs a model and a guide that take the size of the data set, (x, y, num_data=N), "
+                f"or batch_size None; got {taken} of {rows} rows"
+            )
+        if not isinstance(model, NetworkModel):
+            return
+        if estimator != "shared" and (model.mixes_examples(x) or model.mixes_in_training(x)):
+            yield (
+                f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
+                "depends on the others, if only in training mode, as under BatchNorm: use estimator='shared', or put those "
+                "layers in evaluation mode (.eval()) before the model is made"
+            )
+        if taken < rows and model.takes_all_rows(x):
+            yield f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {taken}"
 
     @property
     def program(self) -> bool:
@@ -296,18 +344,11 @@ def _check_callable(model: Any, guide: Any) -> None:
             )
 
 
-def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
-    """A copy of both; a ValueError where a module keeps a tensor that a call has computed from parameters."""
-    try:
-        return copy.deepcopy((model, guide))
-    except RuntimeError as error:
-        kept = [n for m in modules_of(model, guide).values() for n, v in vars(m).items() if getattr(v, "grad_fn", None)]
-        if not kept:
-            raise
-        raise ValueError(
-            f"model and guide cannot be copied: the attribute {kept[0]} is a tensor that a call has computed. "
-            "Make them anew and train them before their first call, or train them in place by fit, one by one"
-        ) from error
+def _has_atoms(guide: Any) -> bool:
+    """Whether some posterior has no density."""
+    members = [member for member in members_of(guide) if isinstance(member, Guide)]
+    posteriors = [member.posterior(name) for member in members for name in member.sites]
+    return any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
 
 
 def _forget_others(modules: Sequence[nn.Module]) -> None:

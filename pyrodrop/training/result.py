@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import torch
-from pyro.infer import ELBO
 from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
@@ -29,7 +28,7 @@ from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
-from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
+from pyrodrop.training.estimates import Elbo, elbo_of
 from pyrodrop.training.problem import autoguides, describe, stored
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.result_data import arguments_at, data_for
@@ -51,7 +50,6 @@ class Fit(Posterior):
             from `pyrodrop.zoo.load` has means over 100 stretches of the steps.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
-        loss: the loss object of Pyro that was minimised; None for the default, and after loading.
         kept: the trained values where model and guide are the caller's own, trained in place; else None.
         options: the settings of the training as objects; None after loading.
         certificate: what `certify` found; None before.
@@ -66,7 +64,6 @@ class Fit(Posterior):
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    loss: ELBO | None = None
     kept: Kept | None = None
     options: Settings | None = None
     certificate: Certificate | None = None
@@ -216,9 +213,8 @@ class Fit(Posterior):
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
         The likelihood and the KL divergence count in full: `kl_weight` and the guide's ``kl_scale`` are
-        left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
-        if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
-        sites, the value is minus the mean of that loss, and nll and kl are NaN.
+        left out. The posterior is the one over weights, with one draw for all of the data, also if another estimator than
+        ``shared`` trained it.
 
         Args:
             num_samples: number of draws from the guide.
@@ -228,7 +224,8 @@ class Fit(Posterior):
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; the guide leaves sites
+                to be summed out, as for ``TraceEnum_ELBO``.
 
         Example:
             >>> import torch, pyrodrop
@@ -241,37 +238,6 @@ class Fit(Posterior):
         """
         with self.as_trained():
             return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
-
-    @checked
-    @outside("objective")
-    @exclusive()
-    def objective(
-        self,
-        num_samples: Annotated[int, Count("the number of draws")] = 100,
-        data: Data | Mapping[str, Any] | None = None,
-        *,
-        seed: Seed = 0,
-    ) -> Objective:
-        """Estimate what the last training step maximised, on all of the training data, or on `data`.
-
-            -(nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
-
-        With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
-        divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
-        and nll and kl are NaN.
-
-        Args:
-            num_samples: number of draws from the guide.
-            data: needed after loading, which does not restore the training data.
-            seed: of the draws; the same seed draws the same weights as in `elbo`.
-
-        Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
-                with an `objective` of Pyro, which the file does not have.
-        """
-        with self.as_trained():
-            return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
     def _drawing(self, count: int) -> Callable[..., Any]:
         return self.guide

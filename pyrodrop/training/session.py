@@ -151,10 +151,10 @@ class Session:
         kept = self.problem.kept() if ended else None
         return self.fit_of(self.problem, self.history[: self.done].clone().cpu(), {**self.record, **more}, kept)
 
-    def fit_of(self, problem: Problem, history: Tensor, about: dict[str, Any], kept: Kept | None) -> Fit:
+    def fit_of(self, problem: Problem, history: Tensor, about: dict[str, Any], kept: Kept | None = None) -> Fit:
         """The fit of a problem of this session."""
-        place, objective = self.settings.place, self.settings.objective
-        return Fit(problem.model, problem.guide, problem.data, history, about, place, objective, kept, self.settings)
+        place = self.settings.place
+        return Fit(problem.model, problem.guide, problem.data, history, about, place, kept, self.settings)
 
     def _ends(self, after_epoch: AfterEpoch | None) -> bool:
         """Call `after_epoch` if it is due. Returns whether training ends. Its random draws do not affect training."""
@@ -171,7 +171,8 @@ class Session:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
-        self._guess()
+        if self.loss.objective.guesses:  # the random numbers that Pyro draws before the first step
+            self.loss.objective.guess(self._sample)
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
         self.check_finite(whole=True)
@@ -180,11 +181,6 @@ class Session:
                 f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
                 "the loss does not depend on them, or the learning rate is 0"
             )
-
-    def _guess(self) -> None:
-        """Draw the random numbers that Pyro draws before the first step."""
-        if self.loss.objective.guesses:
-            self.loss.objective.guess(self._sample)
 
     def choose_engine(self, steps: int) -> None:
         """Choose the engine for `steps` steps, unless it is chosen already."""

@@ -94,8 +94,8 @@ PROGRAMS: dict[str, Any] = {
     r"guide must be .* called as guide\(x=..., z=...\).*unexpected keyword argument 'z'": {"data": {"x": X, "z": Y}},
     "keyword arguments.* as keys; got the int 3": {"data": {"x": X, 3: Y}},
     r"guide must be .* called as guide\(\).*missing 1 required positional argument: 'x'": {"data": {}},
-    "batch_size must be None.*got 4": {"batch_size": 4},
-    "estimator must be 'shared'.*got 'local'": {"estimator": "local"},
+    "estimator must be 'shared' and batch_size None.*got 'shared' and 4": {"batch_size": 4},
+    "estimator must be 'shared' and batch_size None.*got 'local' and None": {"estimator": "local"},
     r"data must be \(x, y\) or a Dataset for a model.*got a dict": {"model": mlp(), "guide": guides.Point(mlp())},
     "kl_weight must be 1 with an objective.*got the float 0.5": {"objective": Trace_ELBO(), "kl_weight": 0.5},
 }
@@ -145,9 +145,8 @@ REFUSED: Table = {
     ],
     "fit_replicates": [
         *((lambda make=make: many(guides_=make()), said) for said, make in OTHER_GUIDES.items()),
-        (lambda: many(models="x"), "models must be a Pyro model for all, or a list"),
-        (lambda: many(memory=True), "memory is .*got True"),
-        (lambda: many(jobs=0), "jobs is the number of processes .*got 0"),
+        (lambda: many(models="x"), "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides"),
+        (lambda: many(objective=Trace_ELBO()), "objective None; got 'auto' and a Trace_ELBO"),
         (lambda: many(count=0), "count is .* at least 1; got 0"),
         (lambda: many(guides_=[guides.Point(mlp())] * 2), "pass lists of both, or one of each"),
         (lambda: many(engine="pyro"), "engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"),
@@ -169,7 +168,6 @@ REFUSED: Table = {
         (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
         (lambda: training().load_state({}), "the state must have a description of its run"),
     ],
-    "EarlyStopping": [(lambda: pyrodrop.EarlyStopping((X, Y), patience=0), "patience is .* least 1; got 0")],
     "recipes": [
         (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
         *(

@@ -341,12 +341,5 @@ def test_programs_of_many_rows_beside_each_other() -> None:
     assert_as_svi(runs[1], runs[0])
 
 
-def test_replicates_of_a_module_that_keeps_what_it_has_computed_are_refused() -> None:
-    model, guide, _ = PARTS["`contrib.gp`"]["GPLVM"].make()
-    guide()
-    with pytest.raises(ValueError, match=r"cannot be copied: the attribute X .*before their first call"):
-        pyrodrop.fit_replicates(model, guide, {}, count=2, steps=2, objective=Trace_ELBO())
-
-
 if __name__ == "__main__":
     generated.put(PAGE, "of Pyro", text())

@@ -95,7 +95,6 @@ NORMALISED = models.from_module(Normalised(), priors.Gaussian(), likelihoods.Gau
 REFUSED: dict[str, tuple[Any, str]] = {
     "a share above 1": (lambda tmp: fit(5, average=1.5), "average .* at most 1; got 1.5"),
     "a checkpoint": (lambda tmp: fit(5, average=0.5, checkpoint=tmp / "a"), "average must be 0 with a checkpoint"),
-    "early stopping": (lambda tmp: fit(5, average=0.5, after_epoch=pyrodrop.EarlyStopping((X, Y))), "EarlyStopping"),
     "a Training": (
         lambda tmp: pyrodrop.Training(MLP, guides.MeanField(MLP), (X, Y), average=0.5),
         "average must be 0 for a Training",

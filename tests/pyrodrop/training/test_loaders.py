@@ -137,7 +137,6 @@ def test_predictions_and_estimates_are_those_of_tensors() -> None:
     assert run.elbo(7, loader(shuffle=False)).value == pytest.approx(run.elbo(7).value, rel=1e-6)
     trained = fit(loader())
     assert trained.elbo(7).value == pytest.approx(trained.elbo(7, (X, Y)).value, rel=1e-6)
-    assert trained.objective(7).value == pytest.approx(trained.objective(7, (X, Y)).value, rel=1e-6)
     assert trained.fingerprint is None
 
 

@@ -250,14 +250,15 @@ def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureF
     assert many.predict(X[:5], 10).f.shape == (10, 5, 1)  # of the two that did not fail
 
 
-def test_a_small_memory_trains_in_turns(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_memory_trains_in_turns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise to the same result; with it the stacks draw other numbers."""
     model = network()
     settings: dict[str, Any] = SETTINGS | {"steps": 6, "engine": "traced", "batch_size": None, "count": 5}
     at_once = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), **settings)
+    monkeypatch.setattr("pyrodrop.training.stacked.available", lambda device: 60_000)
     with caplog.at_level(logging.INFO, "pyrodrop"):
-        in_turn = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), memory=30_000, **settings)
-        noisy = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.5), (X, Y), memory=30_000, **settings)
+        in_turn = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), **settings)
+        noisy = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.5), (X, Y), **settings)
     assert "of 5 replicates at a time" in caplog.text
     assert in_turn[0].settings["replicates"] < 5
     for one, two in zip(at_once, in_turn, strict=True):
