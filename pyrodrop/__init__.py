@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
     from pyrodrop.training.result import Fit
-    from pyrodrop.training.worth import Report, Worth
+    from pyrodrop.training.worth import Worth
 
 try:
     __version__ = version("pyrodrop")
@@ -67,7 +67,6 @@ __all__ = [
     "Prediction",
     "Reading",
     "Replicates",
-    "Report",
     "Sampled",
     "SampledProgram",
     "StepLosses",
@@ -114,7 +113,7 @@ _FILES = {
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
     "training.certificate": ("Certificate",),
-    "training.worth": ("Report", "Worth"),
+    "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import

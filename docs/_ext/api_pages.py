@@ -59,7 +59,7 @@ TOPICS = {
         "fit", "fit_replicates", "Training", "Checkpoint", "StepLosses",
         "compile_svi", "restart",
     ),
-    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),
+    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "SampledProgram", "potential", "Potential"),
 }  # fmt: skip

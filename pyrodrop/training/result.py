@@ -34,7 +34,7 @@ from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.result_data import arguments_at, data_for
 from pyrodrop.training.rows import arguments_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.worth import Report, Worth, of_record, worth_of
+from pyrodrop.training.worth import Worth, of_record, worth_of
 
 
 @dataclass(repr=False)
@@ -107,7 +107,7 @@ class Fit(Posterior):
         return of_record(self.settings) or worth_of(self)
 
     @checked
-    def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
+    def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Any:
         """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
         installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds.
 
@@ -117,7 +117,7 @@ class Fit(Posterior):
             seed: of the draws, the choice of the fifth, and the forest.
 
         Returns:
-            A `Report`, which is printed in Markdown; ``report.scores`` has its table.
+            A report, which is printed in Markdown; its ``scores`` have the table, ``facts`` and ``advice`` the rest.
 
         Raises:
             TypeError: the fit is of a Pyro program, or its likelihood is neither Gaussian nor Student's t nor categorical.
@@ -125,8 +125,7 @@ class Fit(Posterior):
                 rows to learn from or to be scored on.
         """
         # pyrodrop.analysis imports this file, and is therefore imported when it is needed
-        made: Report = import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
-        return made
+        return import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
 
     @checked
     def certify(
@@ -382,10 +381,8 @@ def restoring(
     parts, put = stored.into(passed, allow)
     found = None
     if settings.pop("certificate", None) is not None:
-        kind = import_module("pyrodrop.training.certify").Certificate
-        found = kind.of_file(
-            stored.record.record("settings").record("certificate"), under("certificate.", stored.tensors)
-        )
+        about = stored.record.record("settings").record("certificate")
+        found = Certificate.of_file(about, under("certificate.", stored.tensors))
     fit = of(**parts, data=None, history=history, settings=settings, device=place, certificate=found)
 
     def restore() -> F:
