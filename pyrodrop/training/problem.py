@@ -7,7 +7,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
@@ -77,15 +77,12 @@ class Problem:
         Args:
             num_data: the number of rows behind a loader.
             start: the seed of new initial weights, as of `restart`; None for those of the model.
-            like: a problem of the same model and guide, which are not examined again; only other data are.
+            like: a problem of the same model, whose network is not examined again.
         """
-        source, device, autos = (model, guide), settings.place, list[AutoGuide]()
-        if like is not None and data is like.data and device.type == "cpu":  # on which new weights are drawn
-            return like._again(start)
-        if like is None:
-            _check_callable(model, guide)
-            (check_guide if start is None else _check_restart)(model, guide)
-            check_model(autos := autoguides(guide), model)
+        source, device, autos = (model, guide), settings.place, autoguides(guide)
+        _check_callable(model, guide)
+        (check_guide if start is None else _check_restart)(model, guide)
+        check_model(autos, model)
         missing = leaves_out_missing(model)
         data = loader_of(data, num_data, missing=missing)
         if isinstance(data, Mapping | Keywords):
@@ -100,7 +97,7 @@ class Problem:
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
-            if isinstance(component, nn.Module) and like is None:
+            if isinstance(component, nn.Module):
                 check_values(component)
         for module in modules:
             tensors = [*module._parameters.values(), *module._buffers.values()]
@@ -110,22 +107,9 @@ class Problem:
         problem._meet_data(None if like is None else like.model)
         for sentence in problem._refusals(settings):
             raise ValueError(sentence)
-        problem._apply_estimator()
+        if (strategy := STRATEGIES[settings.estimator]) is not None:
+            problem.trained = reparameterize(model, guide, strategy)
         return problem
-
-    def _again(self, start: int | None) -> Problem:
-        """A copy for the same data, which is not examined again, with new initial weights of this seed unless it is None."""
-        model, guide = copy.deepcopy((self.model, self.guide))
-        keep_own_parameters(list(modules_of(model, guide).values()))
-        if start is not None:
-            _restart(model, guide, start)
-        problem = replace(self, model=model, guide=guide, trained=(model, guide))
-        problem._apply_estimator()
-        return problem
-
-    def _apply_estimator(self) -> None:
-        if (strategy := STRATEGIES[self.estimator]) is not None:
-            self.trained = reparameterize(self.model, self.guide, strategy)
 
     def _meet_data(self, like: NetworkModel | None) -> None:
         """Give a network its data: their standardisation, checks of shapes and values, and the rows of its guide."""
@@ -136,10 +120,7 @@ class Problem:
             self.model.check(self.example, like)
         if isinstance(self.guide, HasRows):
             if isinstance(self.data, Loader):
-                guide: Any = self.guide
-                raise ValueError(
-                    f"{describe(guide)} needs all rows of the data in memory, as tensors; got {self.data.source}"
-                )
+                raise ValueError(f"{describe(self.guide)} needs all rows of the data in memory; got {self.data.source}")  # type: ignore[arg-type]
             self.guide.condition_on(self.data.x, self.data.y)
 
     def _refusals(self, settings: Settings) -> Iterator[str]:
@@ -230,7 +211,7 @@ class Problem:
         statistics are called on the other batches, too.
 
         Raises:
-            ValueError: the minibatch is too small for a network that normalises over its rows.
+            ValueError: the network cannot be called on such minibatches, as nn.BatchNorm on one row.
             RuntimeError: there is no parameter.
         """
         batch, programs = batches[0], (self.model, self.guide)
@@ -250,16 +231,9 @@ class Problem:
         if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
-                "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure. Above "
-                "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
+                "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
-        for name, parameter in trained.items():
-            if parameter.unconstrained.is_inference():
-                raise ValueError(
-                    f"the parameter {name} was made under torch.inference_mode, so that it cannot be trained: make model "
-                    "and guide, or call them for the first time, outside of it"
-                )
         for other in batches[1:] if len(moving) else []:
             with put_back(*programs):
                 self._call(kind, other)
@@ -274,11 +248,8 @@ class Problem:
             name: Parameter(here[there[id(parameter.unconstrained)]], parameter.constraint)
             for name, parameter in loss.parameters.items()
         }
-        places = (
-            {n: p for n, p in places_of(self.model, self.guide).items() if n in loss.moving.places}
-            if loss.moving
-            else {}
-        )
+        places = places_of(self.model, self.guide).items() if loss.moving else ()
+        places = {name: of_buffer for name, of_buffer in places if name in loss.moving.places}
         return Loss(kind, parameters, Buffers((self.model, self.guide), places), loss.changes)
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
@@ -296,29 +267,15 @@ class Problem:
 
     def _call(self, objective: Objective, batch: Arguments, *, first: bool = False) -> None:
         """Call guide and model once; if `first`, with all checks of a program."""
-        try:
-            with seeded(0, batch.device):
-                if first and isinstance(objective, MeanField) and self.trained == (self.model, self.guide):
+        with seeded(0, batch.device):
+            if first and isinstance(objective, MeanField):
+                if self.trained == (self.model, self.guide):
                     objective.check(batch)
                     return
-                if first and isinstance(objective, MeanField):
-                    with torch.no_grad(), making(batch):
-                        check_call(self.model, self.guide, *batch.args, **batch.kwargs)
-                with torch.no_grad():
-                    objective.terms(batch)
-        except NotImplementedError as error:
-            raise ValueError(
-                "objective needs the densities of observed sites and of draws of the guide; got a distribution without: "
-                f"{error or type(error).__name__}"
-            ) from error
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ValueError(
-                "a network that normalises over the rows of a minibatch (nn.BatchNorm in training mode) needs at least 2 of "
-                f"them; got a minibatch of {batch.rows} row(s), the last of an epoch where batch_size does not divide the "
-                "data. Choose another batch_size, or put these layers in evaluation mode before the model is made"
-            ) from error
+                with torch.no_grad(), making(batch):
+                    check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+            with torch.no_grad():
+                objective.terms(batch)
 
     def kept(self) -> Kept | None:
         """What the training has changed in the user's own model and guide, as it is now; None for copies."""

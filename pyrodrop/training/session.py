@@ -11,13 +11,12 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
-from pyro.optim import PyroOptim
 from torch import Tensor
 from tqdm import tqdm
 
@@ -27,7 +26,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
-from pyrodrop.steps import Engine, Loss, Plan, Update
+from pyrodrop.steps import Engine, Loss, Plan, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.result import Fit
@@ -322,41 +321,33 @@ class Session:
             ValueError: it is not a whole state, or the state of another run, or of more steps than this session has. Nothing
                 is changed then.
         """
-        trained, steps = self._trained(), self.settings.steps
         check_same(state.get("run"), self.fingerprint, name)
-        mine, optimizer = _named(self.optimizer), under("optimizer.", state)
+        trained, mine, optimizer = self._trained(), _named(self.optimizer), under("optimizer.", state)
         missing = [n for n in (*trained, *self._place(), "entries") if n not in state]
-        if not missing and int(state["entries"]) != len(optimizer):
-            missing = ["entries of the optimizer"]
-        if missing:
-            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
-        wrong = [n for n, value in trained.items() if not _alike(state[n], value)]
-        wrong += [n for n in mine.keys() & optimizer.keys() if not _alike(optimizer[n], mine[n])]
-        if wrong:
-            raise ValueError(
-                f"{name} is of another model or guide: {', '.join(wrong)} has another shape or dtype there"
-            )
+        if missing or int(state["entries"]) != len(optimizer):
+            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing or ['entries of the optimizer'])}")
+        here = trained | {f"optimizer.{n}": value for n, value in mine.items() if n in optimizer}
+        wrong = [n for n, value in here.items() if (state[n].shape, state[n].dtype) != (value.shape, value.dtype)]
         history, random, device = state["history"], under("random.", state), self.history.device
-        if history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
-            form = f"{list(history.shape)} of {history.dtype}"
-            raise ValueError(f"{name} must have three numbers for every step in its history; it has shape {form}")
-        done = len(history)
+        if wrong or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
+            raise ValueError(
+                f"{name} is of another model or guide: {', '.join(wrong or ['history'])} has another shape or dtype there"
+            )
+        done, steps = len(history), self.settings.steps
         if steps is not None and done > steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
-        for kind in random_states(device):
-            try:
-                torch.Generator(kind).set_state(random[kind].cpu())
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(
-                    f"{name} has no random state of this version of PyTorch, random.{kind}: {error}"
-                ) from None
-        self.rows.load(under("batches.", state), name)  # the last check
+        before = random_states(device)
+        try:
+            set_random_states(random, device)
+            self.rows.load(under("batches.", state), name)  # the last check
+        except (RuntimeError, TypeError, ValueError) as error:
+            set_random_states(before, device)
+            raise ValueError(f"{name} is damaged, or of another version of PyTorch: {error}") from error
         with torch.no_grad():
             for key, value in trained.items():
                 value.copy_(state[key])
         if not _load(self.optimizer, optimizer) or done == 0:
             self.forget_engine()
-        set_random_states(random, device)
         self.history = self.history.to(history.dtype)
         self.reserve(done)
         self.history[:done] = history.to(device)
@@ -436,8 +427,11 @@ class _Mean:
             parameter.copy_(mean)
 
 
-# Of steps that test whether an optimiser is elementwise. A limit of the norm of gradients shows at large ones.
-_LR, _SIZE = 0.01, 1e12
+# Those that update every entry by its own gradient alone.
+_ELEMENTWISE = {
+    torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.ASGD,
+    torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD,
+}  # fmt: skip
 
 
 def optimizer_of(
@@ -452,15 +446,8 @@ def optimizer_of(
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
         ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them,
-            does not step by one dense gradient, or, if stacked, mixes the gradients of independent fits.
+            does not step by one dense gradient, or, if stacked, may mix the gradients of independent fits.
     """
-    of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
-    if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
-        raise TypeError(
-            "optimizer must be a torch.optim class or a function with the same arguments; got one of pyro.optim, which get "
-            "their parameters from Pyro's SVI: use the same optimiser of torch.optim, or "
-            "pyro.optim.clipped_adam.ClippedAdam, which is a torch.optim class"
-        )
     for parameter in parameters.values():
         parameter.data = parameter.data.contiguous()  # as torch's fused Adam assumes, even of a transposed weight
     groups = [{"params": list(parameters.values()), "lr": lr}]
@@ -468,63 +455,38 @@ def optimizer_of(
         what = "the learning rate, here by its function for {!r},"
         rates = {name: real(lr(name), "lr", what.format(name), least=0) for name in parameters}
         groups = [{"params": [parameter], "lr": rates[name]} for name, parameter in parameters.items()]
-    made = _made(optimizer, groups)
+    try:
+        with without_compiler():
+            made: Any = optimizer(groups)
+    except Exception as error:  # the optimiser's own checks may raise anything
+        raise ValueError(
+            f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"
+        ) from error
+    name = type(made).__name__
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
             "optimizer must be a torch.optim class or a function with the same arguments, such as "
-            f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
+            f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {name}"
         )
-    decay = next((group["weight_decay"] for group in made.param_groups if group.get("weight_decay", 0) != 0), None)
-    if decay is not None:
-        name = type(made).__name__
+    if any(group.get("weight_decay", 0) != 0 for group in made.param_groups):
         raise ValueError(
             "optimizer must have weight_decay 0: the penalty of the weights is the model's prior, and a decay would be "
-            f"another one, also of log scales, which the ELBO does not have; got {name} with weight_decay={decay}: use "
+            f"another one, also of log scales, which the ELBO does not have; got {name}: use "
             f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
         )
     closure = inspect.signature(made.step).parameters.get("closure")
     if isinstance(made, torch.optim.SparseAdam) or (closure is not None and closure.default is closure.empty):
         raise ValueError(
-            f"optimizer must step by one dense gradient; got {type(made).__name__}: use torch.optim.Adam or SGD, or a loop "
-            "of your own around Pyro's ELBO()(model, guide)"
+            f"optimizer must step by one dense gradient; got {name}: use torch.optim.Adam or SGD, or a loop of your own "
+            "around Pyro's ELBO()(model, guide)"
         )
-    if stacked:
-        _check_elementwise(optimizer)
+    if stacked and (type(made) not in _ELEMENTWISE or does_more(made)):
+        raise ValueError(
+            "replicates are trained as one stack of parameters, which needs an optimiser of torch.optim that updates every "
+            f"entry by its own gradient alone, as Adam and SGD do, without hooks; got {name}: use one of those, or fit one "
+            "by one"
+        )
     return made
-
-
-def _made(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Any:
-    try:
-        with without_compiler():
-            return optimizer(groups)
-    except Exception as error:  # the optimiser's own checks may raise anything
-        raise ValueError(
-            f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"
-        ) from error
-
-
-def _check_elementwise(optimizer: Optimizer) -> None:
-    """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
-    gradients = torch.randn(3, 2, 4, 3, generator=generator, dtype=torch.float64)
-    gradients *= torch.tensor([_SIZE, 100 * _SIZE]).reshape(2, 1, 1)
-
-    def moved(start: Tensor, steps: Tensor) -> Tensor:
-        parameter = torch.nn.Parameter(start.clone())
-        update = Update(_made(optimizer, [{"params": [parameter], "lr": _LR}]))  # as in training, without the compiler
-        for gradient in steps:
-            parameter.grad = gradient.clone()
-            update([_LR])
-        return parameter.detach() - start
-
-    alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
-    if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6 * float(alone.abs().max())):
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        raise ValueError(
-            "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by "
-            f"its own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
-        )
 
 
 def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -551,7 +513,3 @@ def _load(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bo
     with without_compiler():
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return False
-
-
-def _alike(there: Tensor, here: Tensor) -> bool:
-    return there.shape == here.shape and there.dtype == here.dtype

@@ -29,9 +29,6 @@ T = TypeVar("T")
 adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
 _KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
-_LR_SCHEDULE = (
-    "a function from the number of steps done to a factor of the learning rate, such as schedules.cosine(steps)"
-)
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -93,34 +90,26 @@ class Settings:
         object.__setattr__(self, name, value)
 
     def _refuse(self) -> None:
-        """Raise an error for values of the wrong kind; `pyrodrop.training.refused` has combinations."""
-        optimizer, schedule, loss = self.optimizer, self.lr_schedule, self.objective
-        if not callable(optimizer):
-            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{type(optimizer).__name__}, lr=..."
+        """Raise an error for values of the wrong kind; `pyrodrop.training.problem` has combinations."""
+        if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
-                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(optimizer)}"
-                f"{hint if hasattr(optimizer, 'step') else ''}"
+                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
             )
-        for name, kind, what, other in (
-            ("lr_schedule", KLSchedule, "a factor of the learning rate by step", "kl_weight"),
-            ("kl_weight", LRSchedule, "a number or a function of the epochs done", "lr_schedule"),
-        ):
+        for name, kind, other in (("lr_schedule", KLSchedule, "kl_weight"), ("kl_weight", LRSchedule, "lr_schedule")):
             if isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be {what}; got a {kind.__name__}, {value}: pass it as {other}")
-        if schedule is not None and (not callable(schedule) or isinstance(schedule, type)):
-            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {_shown(schedule)}")
-        if loss is None:
-            return
-        if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
+                raise TypeError(f"{name} must be no {kind.__name__}; got {value}: pass it as {other}")
+        if not (self.lr_schedule is None or callable(self.lr_schedule)):
             raise TypeError(
-                "objective must be a loss object of Pyro, such as pyro.infer.Trace_ELBO(num_particles=2), or None for the "
-                f"ELBO with closed-form divergences; got {_shown(loss)}"
+                "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "
+                f"schedules.cosine(steps), or None; got {shown(self.lr_schedule)}"
             )
-        if isinstance(loss, ReweightedWakeSleep | TraceTailAdaptive_ELBO):
+        two = ReweightedWakeSleep | TraceTailAdaptive_ELBO
+        if self.objective is not None and (not isinstance(self.objective, ELBO) or isinstance(self.objective, two)):
             raise TypeError(
-                "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
-                f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
+                "objective must be a loss object of Pyro with one loss whose value can be estimated, such as "
+                "pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO with closed-form divergences; got "
+                f"{shown(self.objective)}"
             )
 
     @property
@@ -153,10 +142,6 @@ class Settings:
             return 1.0
         at = f"the factor of the learning rate, here after {steps} steps,"
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
-
-
-def _shown(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else shown(value)
 
 
 def check_settings(settings: Mapping[str, Any], title: str) -> None:

@@ -250,10 +250,10 @@ PARTS: dict[str, dict[str, Case]] = {
         "vectorised particles": Case(of_groups(), loss=partial(Trace_ELBO, **AT_ONCE)),
         "JitTrace_ELBO": Case(of_groups(), "Pyro", "Pyro", partial(JitTrace_ELBO, ignore_jit_warnings=True)),
         "TraceTailAdaptive_ELBO": Case(
-            of_groups(), "Pyro", "gradients alone", partial(TraceTailAdaptive_ELBO, **AT_ONCE)
+            of_groups(), "Pyro", "a TraceTailAdaptive_ELBO", partial(TraceTailAdaptive_ELBO, **AT_ONCE)
         ),
         "ReweightedWakeSleep": Case(
-            of_groups(), "Pyro", "which has two", partial(ReweightedWakeSleep, num_particles=2)
+            of_groups(), "Pyro", "a ReweightedWakeSleep", partial(ReweightedWakeSleep, num_particles=2)
         ),
         "EnergyDistance": Case(of_groups(), "Pyro", "a EnergyDistance", EnergyDistance),
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +133,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "amsgrad": ({}, {"optimizer": lambda p: torch.optim.Adam(p, fused=True, amsgrad=True)}, "amsgrad is False there"),
     "standardisation": ({}, {"data": Dataset(X, Y).standardized()}, r"model.inputs.loc \(values\) is 0.0 there"),
 }  # fmt: skip
-TAKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "lr": ({"lr": 0.01}, "lr is half there and 0.01 here"),
-    "schedule": ({"lr_schedule": schedules.cosine(10)}, r"lr_schedule is falling there and cosine\(steps=10\) here"),
-    "kl_weight": ({"kl_weight": 1.0}, r"kl_weight is linear\(epochs=9, start=0.0, after=0.0\) there and 1.0 here"),
-    "engine": ({"engine": "traced"}, "engine is pyro there and traced here"),
+TAKEN: dict[str, dict[str, Any]] = {
+    "lr": {"lr": 0.01},
+    "schedule": {"lr_schedule": schedules.cosine(10)},
+    "kl_weight": {"kl_weight": 1.0},
+    "engine": {"engine": "traced"},
 }
 
 
@@ -167,14 +166,10 @@ def test_a_file_of_another_run_is_refused(what: str, saved: Path) -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("what", TAKEN)
-def test_other_settings_of_the_training_are_taken_as_the_log_says(
-    what: str, saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    options, words = TAKEN[what]
+def test_other_settings_of_the_training_are_taken(what: str, saved: Path, tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_bytes(saved.read_bytes())
-    more = run(file, 5, **options)
-    assert re.search(words, caplog.text)
+    more = run(file, 5, **TAKEN[what])
     assert torch.equal(more.history[:3], read_tensors(saved)[0]["history"])
     assert not torch.equal(more.guide.loc["layers.0.weight"], read_tensors(saved)[0]["parameter.loc.layers.0.weight"])  # type: ignore[attr-defined]
 
@@ -198,9 +193,9 @@ def test_a_checkpoint_that_was_changed_is_refused(saved: Path, tmp_path: Path) -
     for run_there in (torch.zeros(5), torch.zeros(3, dtype=torch.uint8)):
         refused("must have a description of its run", tensors | {"run": run_there})
     refused("lacks batches.position", {n: v for n, v in tensors.items() if n != "batches.position"})
-    refused("three numbers for every step", tensors | {"history": torch.zeros(3, 2)})
-    refused("three numbers for every step", tensors | {"history": torch.zeros(3, 3, dtype=torch.long)})
-    refused("no random state", tensors | {"random.cpu": torch.zeros(8, dtype=torch.uint8)})
+    refused("history has another shape", tensors | {"history": torch.zeros(3, 2)})
+    refused("history has another shape", tensors | {"history": torch.zeros(3, 3, dtype=torch.long)})
+    refused("another version of PyTorch", tensors | {"random.cpu": torch.zeros(8, dtype=torch.uint8)})
     weight = "parameter.loc.layers.0.weight"
     refused("another model or guide: parameter.loc", tensors | {weight: tensors[weight].double()})
     save_file(tensors, file, metadata={"pyrodrop": '{"settings": {"seed": 0}, "position": 7}'})
@@ -239,4 +234,3 @@ def test_arguments_of_a_program_are_known_by_their_values() -> None:
     assert Keywords(base).words == Keywords({**base, "x": X.clone(), "net": nn.Linear(1, 1)}).words
     for other in others:
         assert Keywords(base).words != Keywords({**base, **other}).words
-    assert Keywords(base).outline == Keywords({**base, "x": X + 1}).outline != Keywords({**base, "x": X[:3]}).outline
