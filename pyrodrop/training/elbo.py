@@ -20,7 +20,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
-from pyrodrop.checks import HasPosterior, HasWeights
+from pyrodrop.checks import HasWeights
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.models.network import repeatable
@@ -74,16 +74,13 @@ class DrawnTerms:
     """The terms of a bound on the log evidence, for several samples of one trained model and guide, which must not change.
 
     Scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior` and the `common_scale` are
-    left out. The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for
-    every sample and is computed once.
+    left out.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         self.model: Callable[..., Any] = model
         self.guide: Callable[..., Any] = guide
         self._hyper = _hyperparameters(model)
-        self._fixed = _without_hyperparameters(model, guide)
-        self._known: dict[str, Tensor] = {}
         self.scale: float | None = None  # the common one
 
     def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
@@ -95,7 +92,7 @@ class DrawnTerms:
         else:
             self.scale = common_scale(node for pair in sites for node in pair if node is not None)
             sites = [(site, q and self._scaled(q)) for site, q in sites if not (q and q["infer"].get("penalty"))]
-        terms = _terms(sites, self._hyper, self._fixed, self._known)
+        terms = _terms(sites, self._hyper)
         return terms._replace(nll=terms.nll / (self.scale or 1))
 
     def _scaled(self, q: dict[str, Any]) -> dict[str, Any]:
@@ -103,25 +100,15 @@ class DrawnTerms:
         return {**q, "scale": _plates(q) if self.scale is None else q["scale"] / self.scale}
 
 
-def _terms(
-    sites: Iterable[tuple[Any, Any]],
-    hyper: frozenset[str],
-    fixed: frozenset[str] = frozenset(),
-    known: dict[str, Tensor] | None = None,
-) -> Terms:
-    """The terms for one sample; KL divergences of `fixed` sites that do not depend on the sample are cached in `known`."""
-    known = {} if known is None else known
+def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str]) -> Terms:
+    """The terms for one sample."""
     nll, kl_weights, kl_hyper = (torch.zeros(()) for _ in range(3))
     for site, q in sites:
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
         name = (q if site is None else site)["name"]
-        if (kl := known.get(name)) is None:
-            density, of_draw = _divergence(q, site)
-            kl = scale_and_mask(density, q["scale"], q["mask"]).sum()
-            if name in fixed and not of_draw:
-                known[name] = kl
+        kl = scale_and_mask(_divergence(q, site), q["scale"], q["mask"]).sum()
         if (name.removesuffix("_unconstrained") if site is None else name) in hyper:
             kl_hyper = kl_hyper + kl
         else:
@@ -264,37 +251,23 @@ def _elements(d: Any) -> Any:
     return d.base_dist if isinstance(d, Independent) else d
 
 
-def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
-    """KL(q || p) of a site, and whether it was estimated from the sampled value.
+def _divergence(q: Any, site: Any) -> Tensor:
+    """KL(q || p) of a site.
 
     An auxiliary site of the guide, from which it computes the model's sites, or a factor has no p, and counts log q.
     """
     if site is None:
-        return q["fn"].log_prob(q["value"]), True
+        return q["fn"].log_prob(q["value"])  # type: ignore[no-any-return]
     if q.get("made") or q.get("by_draw"):  # a site made of an auxiliary one: the ratio is a change of variables
         try:
-            return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
+            return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"])  # type: ignore[no-any-return]
         except NotImplementedError as error:
             raise NoDivergence(f"no KL divergence of {site['name']!r} from its prior: {error}") from error
     if isinstance(q["fn"], LazyDistribution) and isinstance(site["fn"], LazyDistribution):
-        return q["fn"].divergence(site["fn"]), True
-    used = False
-
-    def value() -> Tensor:
-        nonlocal used
-        used = True
-        return q["value"]  # type: ignore[no-any-return]
-
-    kl = divergence(q["fn"], site["fn"], value)
+        return q["fn"].divergence(site["fn"])
+    kl = divergence(q["fn"], site["fn"], lambda: q["value"])
     # of a point mass the divergence is -log p; the log_density of a value that the guide has drawn itself comes to it
-    return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, used)
-
-
-def _without_hyperparameters(model: Any, guide: Any) -> frozenset[str]:
-    """Names of the weights whose prior and posterior depend on no other site; empty for a model or guide not of pyrodrop."""
-    if not (isinstance(model, HasWeights) and isinstance(guide, HasPosterior)):
-        return frozenset()
-    return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
+    return kl + q["fn"].log_prob(q["value"]) if isinstance(_elements(q["fn"]), Delta) else kl
 
 
 def _plates(site: Any) -> float:

@@ -60,11 +60,11 @@ class Elbo(Described):
 
 
 def elbo_of(fit: Any, data: TrainingData, num_samples: int, seed: int) -> Elbo:
-    """The ELBO of a fit on these data, of which a loader is iterated once; the arguments are those of `Fit.elbo`.
+    """The ELBO of a fit on these data; the arguments are those of `Fit.elbo`.
 
     Raises:
-        ValueError: the model cannot be called on the data; y has another shape than its distribution, or values outside its
-            support; the guide leaves sites to be summed out.
+        ValueError: data are a loader; the model cannot be called on them; y has another shape than its distribution, or
+            values outside its support; the guide leaves sites to be summed out.
     """
     model, guide, device = fit.model, fit.guide, fit.device
     drawn = DrawnTerms(model, guide)
@@ -104,26 +104,11 @@ def _blocks(model: Any, guide: Any, data: TrainingData, device: torch.device) ->
     if isinstance(data, Keywords):
         yield arguments_of(data, device), 1.0
         return
-    example = data.sample if isinstance(data, Loader) else data
-    together = mixes_examples(model, example.x)  # a ValueError for an x that the network cannot be called on
-    if isinstance(data, Loader) and together:
-        raise ValueError(
-            "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
-            f"data in memory; got {data.source}"
-        )
-    if isinstance(model, NetworkModel):
-        model.check_targets(example)
     if isinstance(data, Loader):
-        seen = 0
-        for rows in data.pieces(model.targets_check(example.x) if isinstance(model, NetworkModel) else None):
-            seen += len(rows)
-            yield arguments_of(rows, device), 1.0
-        if data.num_data not in (None, seen):
-            raise ValueError(
-                f"an ELBO needs every row once; {data.source} has {data.num_data} rows and yielded {seen}: pass one without "
-                "drop_last, or num_data of the rows that it yields"
-            )
-        return
+        raise ValueError(f"elbo needs data in memory, elbo(data=(x, y)); got {data.source}")
+    together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
+    if isinstance(model, NetworkModel):
+        model.check_targets(data)
     size = len(data)
     if takes_num_data(model) and takes_num_data(guide) and not together:
         size = BLOCK

@@ -219,12 +219,6 @@ class Training:
         return self._session.done
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The number of minibatches in an epoch."""
-        per_epoch: int = self._session.rows.per_epoch
-        return per_epoch
-
-    @property
     def engine(self) -> str:
         """The name of the engine that made the last step; the first step is always Pyro's."""
         return self._session.engine.name

@@ -21,24 +21,14 @@ def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> 
     if data is None:
         if fit.data is None:
             raise ValueError(f"a loaded fit or a reading has no training data, which must be passed, {name}(data=...)")
-        return _unchanged(fit, name)
+        training: TrainingData = fit.data
+        return training
     if "arguments" in fit.settings:
         return Keywords.named(data, fit.settings["arguments"], optional)
     if isinstance(data, Mapping):
         raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
     missing = leaves_out_missing(fit.model)
     return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
-
-
-def _unchanged(fit: Any, name: str) -> Any:
-    """The data that a fit holds; a ValueError if they are no longer those that it was trained on."""
-    fingerprint = fit.settings.get("data_fingerprint")
-    if fit.data is not None and fingerprint is not None and fit.data.fingerprint != fingerprint:
-        raise ValueError(
-            f"{name} needs the data that this fit was trained on; its data were changed in place after that: pass those of "
-            "the training, or train again"
-        )
-    return fit.data
 
 
 def arguments_at(fit: Any, x: Any) -> Arguments:
@@ -62,4 +52,4 @@ def rows_of(fit: Any, name: str) -> Dataset | None:
             f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
             f"{', '.join(fit.data.values)}"
         )
-    return None if isinstance(fit.data, Loader) else _unchanged(fit, name)
+    return None if isinstance(fit.data, Loader) else fit.data

@@ -253,15 +253,10 @@ class Session:
         self.checked = self.done
 
     def _broken(self) -> str:
-        """The parameters and buffers that are not finite; waits for the device."""
-        named = {**self.parameters, **self.loss.moving.named()}
-        sums = torch.stack([value.detach().sum().double() for value in named.values()])
-        if bool(torch.isfinite(sums).all()):  # then all values are
-            return ""
-        wrong = {n: ~torch.isfinite(v) if n in self.parameters else torch.isnan(v) for n, v in named.items()}
-        names = [name for name, value in wrong.items() if bool(value.any())]
-        more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-        return f"{names[0]}{more}" if names else ""
+        """The first parameter or buffer that is not finite, if any; waits for the device."""
+        named = {name: ~torch.isfinite(value) for name, value in self.parameters.items()}
+        named |= {name: torch.isnan(value) for name, value in self.loss.moving.named().items()}
+        return next((name for name, wrong in named.items() if bool(wrong.any())), "")
 
     def _fail(self, what: str) -> None:
         where = ""

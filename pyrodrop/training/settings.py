@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
 from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
-from pyrodrop.checks import Count, EngineName, Real, Seed, checked, did_you_mean, real, shown
+from pyrodrop.checks import Count, EngineName, Real, Seed, checked, real, shown
 from pyrodrop.devices import products_of_float32, resolve
 from pyrodrop.schedules import KLSchedule, LRSchedule
 
@@ -23,8 +23,7 @@ LearningRateSchedule = Callable[[int], float]
 KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
 Starts = Literal["model", "new"]
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
@@ -144,37 +143,16 @@ class Settings:
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
 
 
-def check_settings(settings: Mapping[str, Any], title: str) -> None:
-    """Raise a TypeError for arguments of `fit_replicates` that the function `title` sets itself."""
-    for name in ("models", "guides", "data", "count"):
-        if name in settings:
-            raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")
-
-
-def with_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`.
-
-    An unknown argument is a TypeError that says which name is nearest.
-    """
+def with_options(function: F) -> F:
+    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`."""
     signature, hints = inspect.signature(function), get_type_hints(function)
-    parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     (spelled,) = get_args(hints.pop("options"))
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
-    for name, hint in get_type_hints(spelled).items():
-        hints[name] = hint
-        parameters[name] = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint
-        )
-    known = [name for name in parameters if name != "self"]
-    title = function.__qualname__.removesuffix(".__init__")
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(f"{title}() has no argument {name!r}{did_you_mean(name, known)}")
-        return function(*args, **kwargs)
-
-    checked.__annotations__ = hints
-    checked.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
-    return checked
+    own = get_type_hints(spelled)
+    parameters += [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=defaults[n], annotation=own[n]) for n in own
+    ]
+    function.__annotations__ = hints | own
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function

@@ -75,7 +75,7 @@ def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) ->
         )
     said = str(caught.value)
     assert f"stopped being finite at step {step}: nll nan" in said
-    assert "loc.inner.weight (and 1 more) is not finite" in said
+    assert "loc.inner.weight is not finite" in said
     last = step // every * every
     assert f"The file {file} has the state after {last} steps: the same call with another lr continues" in said
     tensors, _ = read_tensors(file)
@@ -90,10 +90,10 @@ def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) ->
 def test_a_gradient_that_is_not_finite_is_found_before_the_loss_shows_it(tmp_path: Path) -> None:
     """sqrt has an infinite gradient at 0, where its value is finite: 0 * inf is NaN in the last step of the fit."""
     model, guide = root(0.0, 0.0)
-    with pytest.raises(FloatingPointError, match=r"loc.inner.weight \(and 1 more\) stopped being finite at step 0\."):
+    with pytest.raises(FloatingPointError, match="loc.inner.weight stopped being finite at step 0"):
         pyrodrop.fit(model, guide, (X, Y), steps=1, engine="pyro", checkpoint=tmp_path / "state")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FloatingPointError, match="loc.inner.weight .* stopped being finite at step 0"):
+    with pytest.raises(FloatingPointError, match="loc.inner.weight stopped being finite at step 0"):
         pyrodrop.Training(model, guide, (X, Y)).step()
 
 

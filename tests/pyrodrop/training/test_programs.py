@@ -122,9 +122,10 @@ def test_a_factor_of_model_and_guide_is_none_of_the_elbo() -> None:
 
 
 def test_the_losses_of_an_objective_are_bounds_above_the_elbo() -> None:
-    fit = trained(5, objective=RenyiELBO(alpha=0.0, num_particles=20))
+    guide = AutoNormal(line, init_scale=0.5)
+    fit = pyrodrop.fit(line, guide, DATA, steps=40, lr=1e-6, objective=RenyiELBO(alpha=0.0, num_particles=20))
     elbo = fit.elbo(100)
-    assert -float(fit.losses.mean()) - elbo.value > 4 * (float(fit.losses.var()) / 5 + elbo.se**2) ** 0.5
+    assert -float(fit.losses.mean()) - elbo.value > 4 * (float(fit.losses.var()) / 40 + elbo.se**2) ** 0.5
     assert float(fit.history[:, 1].abs().max()) == 0
 
 
