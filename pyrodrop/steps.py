@@ -265,6 +265,7 @@ class Loss:
         parameters: those that the optimiser changes, by name.
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.
+        in_store: names of the parameters in Pyro's global store that belong to no module of model or guide.
         recordings: graphs of the loss that `pyrodrop.compiled` keeps.
     """
 
@@ -272,6 +273,7 @@ class Loss:
     parameters: Mapping[str, Parameter]
     moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
+    in_store: Sequence[str] = ()
     recordings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -151,7 +151,7 @@ class Certificate:
             ValueError: the file is damaged.
         """
         names, regions, columns = record.texts("regions"), None, tensors.get("scale", torch.empty(0)).numel()
-        due = {"held": (len(names), 5)}
+        due: dict[str, Any] = {"held": (len(names), 5)}
         if "length" in record.content:
             due |= {"rows": (len(tensors.get("rows", ())), columns), "limits": (2,), "middle": (columns,)}
             due["scale"] = (columns,)

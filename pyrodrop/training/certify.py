@@ -200,6 +200,7 @@ class OfNumbers:
     """
 
     by = "Gaussian process"
+    size: Any
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         few = evenly(len(x), _ROWS)

@@ -237,7 +237,9 @@ class Problem:
         for other in batches[1:] if len(moving) else []:
             with put_back(*programs):
                 self._call(kind, other)
-        return Loss(kind, trained, moving, look.changes)
+        in_modules = {id(p) for part in programs if isinstance(part, nn.Module) for p in part.parameters()}
+        in_store = [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in in_modules]
+        return Loss(kind, trained, moving, look.changes, in_store)
 
     def loss_like(self, other: Problem, loss: Loss) -> Loss:
         """The loss of this problem, whose modules have the same parameters and buffers as another problem's."""
@@ -248,8 +250,8 @@ class Problem:
             name: Parameter(here[there[id(parameter.unconstrained)]], parameter.constraint)
             for name, parameter in loss.parameters.items()
         }
-        places = places_of(self.model, self.guide).items() if loss.moving else ()
-        places = {name: of_buffer for name, of_buffer in places if name in loss.moving.places}
+        every = places_of(self.model, self.guide) if loss.moving else {}
+        places = {name: of_buffer for name, of_buffer in every.items() if name in loss.moving.places}
         return Loss(kind, parameters, Buffers((self.model, self.guide), places), loss.changes)
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
@@ -330,16 +332,6 @@ def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
     """
     values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
     return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
-
-
-def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
-    """Names of the parameters in Pyro's global store that belong to no module, found by a call of both."""
-    with poutine.trace(param_only=True) as capture, put_back(model, guide):
-        for program in (guide, model):
-            program(*batch.args, **batch.kwargs)
-    of_modules = {id(p) for program in (model, guide) if isinstance(program, nn.Module) for p in program.parameters()}
-    parameters = _parameters(capture.trace.nodes)
-    return [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in of_modules]
 
 
 def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:

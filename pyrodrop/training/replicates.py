@@ -161,7 +161,7 @@ def restored(
 def fit_replicates(
     models: NetworkModel | Sequence[NetworkModel],
     guides: Callable[..., Any] | Sequence[Callable[..., Any]],
-    data: Data | Sequence[Data],
+    data: Data | list[Any],
     *,
     count: int,
     steps: int,
@@ -182,7 +182,7 @@ def fit_replicates(
             and `seed` start from the same weights: give each its own seed.
         guides: one guide of `pyrodrop.guides` for all, or a list or tuple of `count`. A guide belongs to its model, so pass
             lists of both or of neither.
-        data: one data set for all, or a list or tuple of `count` data sets.
+        data: one data set for all, a `Dataset` or a pair (x, y), or a list of `count` data sets.
         count: R, the number of replicates.
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
@@ -217,10 +217,18 @@ def fit_replicates(
             "replicates are trained as one traced step of the ELBO: engine must be 'auto', 'traced' or 'compiled', and "
             f"objective None; got {settings.engine!r} and {shown(settings.objective)}"
         )
+    if isinstance(models, list | tuple) != isinstance(guides, list | tuple):
+        raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
+    pairs = [*zip(_each(models, count, "models"), _each(guides, count, "guides"), strict=True)]
+    sets = [
+        Dataset.of(own, missing=True) for own in _each(data, count, "data sets")
+    ]  # `Problem.of` knows if any may be
+    for model, guide in {(id(model), id(guide)): (model, guide) for model, guide in pairs}.values():
+        _check(model, guide)
     seeds = [settings.seed + r for r in range(count)]
     problems: list[Problem] = []
     known: dict[Any, Problem] = {}
-    for model, guide, own, seed in zip(*_each(models, guides, data, count), seeds, strict=True):
+    for (model, guide), own, seed in zip(pairs, sets, seeds, strict=True):
         start, like = seed if starts == "new" else None, known.get((id(model), id(guide)))
         problems.append(Problem.of(model, guide, own, settings, start=start, like=like))
         known.setdefault((id(model), id(guide)), problems[-1])
@@ -239,57 +247,24 @@ def fit_replicates(
     return Replicates(fits, failed)
 
 
-def _each(models: Any, guides: Any, data: Any, count: int) -> tuple[list[Any], list[Any], list[Dataset]]:
-    """A model, a guide and a data set for each replicate, from one for all or a list."""
-    lists = [isinstance(values, list | tuple) for values in (models, guides)]
-    if lists[0] != lists[1]:
-        raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
-    models, guides = (list(values) if lists[0] else [values] * count for values in (models, guides))
-    sets = data_sets(data, count)
-    for name, values in (("models", models), ("guides", guides)):
-        if len(values) != count:
-            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(values)}")
-    for model, guide in {(id(m), id(g)): (m, g) for m, g in zip(models, guides, strict=True)}.values():
-        if not isinstance(model, NetworkModel) or not knows_sites(model, guide):
-            raise TypeError(
-                "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides, or lists of one for each; got "
-                f"{shown(model)} and {shown(guide)}: fit a Pyro program by pyrodrop.fit, one by one"
-            )
-        if not model.maps_weights:
-            raise ValueError(
-                "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by "
-                "one"
-            )
-        check_guide(model, guide, "guides")
-    return models, guides, sets
+def _each(value: Any, count: int, name: str) -> list[Any]:
+    """One value for each replicate, from one for all or a list."""
+    several = isinstance(value, list) or (isinstance(value, tuple) and name != "data sets")  # a tuple (x, y) is one
+    values = list(value) if several else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(values)}")
+    return values
 
 
-def data_sets(data: Any, count: int) -> list[Dataset]:
-    """One data set per replicate, from one for all or a list or tuple of `count`.
-
-    A tuple (x, y) is one data set, where x may be a tuple of tensors itself. It is a sequence of data sets where its parts
-    are `Dataset`s or pairs.
-
-    Raises:
-        TypeError: a sequence of something else, or a list [x, y], which could be either.
-        ValueError: another number of data sets.
-    """
-    is_pair = isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1])
-    if is_pair or not isinstance(data, list | tuple):
-        return [Dataset.of(data, missing=True)] * count  # `Problem.of` knows whether observations may be missing
-    if not all(map(_is_data, data)):
+def _check(model: Any, guide: Any) -> None:
+    """Raise an error for a model and a guide that cannot be trained as replicates."""
+    if not isinstance(model, NetworkModel) or not knows_sites(model, guide):
         raise TypeError(
-            "the data of replicates must be one data set for all, a Dataset or a tuple (x, y), or a list or tuple of data "
-            f"sets, one for each; got a {type(data).__name__} of {', '.join(type(each).__name__ for each in data)}"
+            "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides, or lists of one for each; got "
+            f"{shown(model)} and {shown(guide)}: fit a Pyro program by pyrodrop.fit, one by one"
         )
-    if len(data) != count:
+    if not model.maps_weights:
         raise ValueError(
-            f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
+            "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )
-    return [Dataset.of(each, missing=True) for each in data]
-
-
-def _is_data(value: Any) -> bool:
-    """Whether this can be a data set by itself: y of a pair is a tensor or an array, never a pair."""
-    pair = isinstance(value, list | tuple) and len(value) == 2
-    return isinstance(value, Dataset) or (pair and hasattr(value[1], "__array__"))
+    check_guide(model, guide, "guides")

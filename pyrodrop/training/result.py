@@ -18,7 +18,7 @@ from pyrodrop.checks import Count, Inputs, Real, Seed, checked
 from pyrodrop.compression import CompressionReport, compress, compression_report
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.guides.sparse_dropout import SparseDropout
@@ -29,10 +29,9 @@ from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
 from pyrodrop.training.estimates import Elbo, elbo_of
-from pyrodrop.training.problem import autoguides, describe, stored
+from pyrodrop.training.problem import autoguides, describe
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.result_data import arguments_at, data_for
-from pyrodrop.training.rows import arguments_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.worth import Worth, of_record, worth_of
 
@@ -294,8 +293,12 @@ class Fit(Posterior):
         return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
 
     def stored(self) -> Stored:
+        if names := self.settings.get("in_store"):
+            raise TypeError(
+                f"only parameters of modules can be saved; {', '.join(names)} of this fit are in Pyro's global store: keep "
+                "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
+            )
         with self.as_trained():
-            self._check_in_modules()
             found, about = ({}, None) if self.certificate is None else self.certificate.stored()
             settings = self.settings if about is None else {**self.settings, "certificate": about}
             stored = Stored.of({"model": self.model, "guide": self.guide}, settings)
@@ -336,18 +339,6 @@ class Fit(Posterior):
             OSError: the file cannot be read; the message names it.
         """
         return restoring(cls, Stored.read(path, "fit"), model, guide, device, allow)()
-
-    def _check_in_modules(self) -> None:
-        """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
-        if self.data is None or knows_sites(self.model, self.guide):
-            return
-        with seeded(0, self.device), torch.no_grad():
-            names = stored(self.model, self.guide, arguments_of(self.data, self.device))
-        if names:
-            raise TypeError(
-                f"only parameters of modules can be saved; {', '.join(names)} of this fit are in Pyro's global store: keep "
-                "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
-            )
 
 
 F = TypeVar("F", bound=Fit)

@@ -85,6 +85,8 @@ class Session:
         self._begin(settings, leaves, rows, describe(problem.guide).split("(")[0])
         self._first = self.engine = ByPyro(self.loss.objective, self.optimizer, as_svi=problem.program)
         self.record = record(settings, problem, settings.seed)
+        if self.loss.in_store:
+            self.record["in_store"] = list(self.loss.in_store)
         self._note()
 
     def _begin(self, settings: Settings, parameters: Mapping[str, Tensor], rows: Any, title: str) -> None:
@@ -290,7 +292,7 @@ class Session:
         self._saved = self.done
 
     @functools.cached_property
-    def fingerprint(self) -> dict[str, dict[str, str]]:
+    def fingerprint(self) -> dict[str, str]:
         """What the run is made of, to be computed before its first step; see `check_same`."""
         return fingerprint(self.settings, self.problem, self.loss, self.optimizer)
 

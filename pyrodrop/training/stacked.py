@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.changes import Contents, tensors_of
+from pyrodrop.changes import Contents
 from pyrodrop.checks import MOST, named_parts, parts
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate, bytes_of_step
 from pyrodrop.data import Dataset
@@ -190,10 +190,9 @@ def loss_of(problem: Problem, settings: Settings) -> Loss:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
     loss = problem.loss(rows_of(problem.data, settings.batch_size, settings.place).samples(settings.steps))
-    own = set(map(id, tensors_of(problem.model, problem.guide).values()))
-    shared = [name for name, parameter in loss.parameters.items() if id(parameter.unconstrained) not in own]
-    if loss.changes or shared:
-        raise _refusal(f"{loss.changes}, which a trace would freeze" if loss.changes else f"no module has {shared[0]}")
+    if loss.changes or loss.in_store:
+        frozen = f"{loss.changes}, which a trace would freeze"
+        raise _refusal(frozen if loss.changes else f"no module has {loss.in_store[0]}")
     return loss
 
 

@@ -21,7 +21,6 @@ from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.record import recorded as recording
 from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
-from pyrodrop.training.replicates import data_sets
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -307,14 +306,6 @@ def test_a_network_that_cannot_be_mapped_is_refused() -> None:
 
 
 DATA = pyrodrop.data.Dataset(X, Y)
-PAIR = (X, Y)
-
-
-@pytest.mark.parametrize("data", [[DATA, DATA], (PAIR, DATA), ([X, Y], PAIR), DATA, PAIR])
-def test_data_are_one_for_all_or_a_sequence_of_as_many(data: Any) -> None:
-    sets = data_sets(data, 2)
-    assert len(sets) == 2
-    assert all(torch.equal(one.x, X) and torch.equal(one.y, Y) for one in sets)
 
 
 def test_other_numbers_of_models_and_of_data_are_refused() -> None:

@@ -67,7 +67,7 @@ class Task(ABC):
     ) -> Replicates:
         """All networks, each trained on its own part."""
         many = fit_replicates(
-            networks, [guide(network) for network in networks], parts, count=len(networks), steps=self.steps,
+            networks, [guide(network) for network in networks], list(parts), count=len(networks), steps=self.steps,
             estimator="local", device=self.device, progress=False, **options,
             engine="traced",  # every round has another number of rows, for which a program would be compiled anew
         )  # fmt: skip
