@@ -31,8 +31,7 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.result import Fit, rows_of
 from pyrodrop.training.worth import reason
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.certificate import Certificate
     from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.estimates import Elbo
+    from pyrodrop.training.elbo import Elbo
     from pyrodrop.training.fit import StepLosses, Training, fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -106,7 +106,7 @@ _FILES = {
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "SampledProgram", "potential", "sample"),
     "compiled": ("compile_svi",),
-    "training.estimates": ("Elbo",),
+    "training.elbo": ("Elbo",),
     "training.fit": ("StepLosses", "Training", "fit"),
     "training.result": ("Fit",),
     "training.problem": ("restart",),

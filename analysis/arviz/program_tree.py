@@ -13,8 +13,7 @@ from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.analysis.comparison.program_draws import Variables, program_draws
 from pyrodrop.sampling.programs import SampledProgram
 from pyrodrop.training.problem import describe
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import data_for
+from pyrodrop.training.result import Fit, data_for
 from pyrodrop.training.rows import arguments_of
 
 _ELBO_DRAWS = 100

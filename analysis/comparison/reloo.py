@@ -24,8 +24,7 @@ from pyrodrop.checks import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.training.replicates import fit_replicates
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.result import Fit, rows_of
 
 
 def reloo(

@@ -45,7 +45,7 @@ from pyrodrop.models.network import NetworkModel
 from pyrodrop.priors.labels import laplace
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
 from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.result import rows_of
 from pyrodrop.training.settings import TrainingOptions
 from pyrodrop.training.worth import LENGTHS, RATIOS, REAL, Kernel, collected, evenly, of_numbers
 

@@ -2,16 +2,19 @@
 
     ELBO = E_q[sum_n ln p(y_n | x_n, W)] - KL(q || prior) = E_q[-nll] - kl
 
-The model's plate scales the nll of a minibatch to the data set. Kingma, Salimans & Welling (2015), eq. 2-3,
-https://arxiv.org/abs/1506.02557.
+The model's plate scales the nll of a minibatch to the data set. An estimate for data in rows sums the nll over blocks of
+rows, each with the same draws; for keyword arguments it averages over subsamples of the program's plates. Kingma, Salimans
+& Welling (2015), eq. 2-3, https://arxiv.org/abs/1506.02557.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Delta, TorchDistribution, Unit
@@ -21,10 +24,22 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrodrop.checks import HasWeights
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
-from pyrodrop.guides.ensemble import members_of
-from pyrodrop.models.network import repeatable
+from pyrodrop.guides.ensemble import Ensemble, members_of
+from pyrodrop.guides.guide import Guide
+from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
+from pyrodrop.models.trained_network import TrainedNetwork
+from pyrodrop.networks.checks import cannot_run
+from pyrodrop.networks.pooling import PoolsBySlices
+from pyrodrop.parts import Described
+from pyrodrop.prediction.agreement import check_call, knows_sites
+from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.steps import Arguments, Batch
+from pyrodrop.training.rows import arguments_of, takes_num_data
 
 
 class Terms(NamedTuple):
@@ -70,34 +85,22 @@ def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> T
     return _terms(_pairs(model, guide_trace, model_trace), _hyperparameters(model))
 
 
-class DrawnTerms:
-    """The terms of a bound on the log evidence, for several samples of one trained model and guide, which must not change.
+def bound_terms(
+    model: Callable[..., Any], guide: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *,
+    nll_alone: bool = False,
+) -> tuple[Terms, float]:  # fmt: skip
+    """The terms of a bound on the log evidence for a new sample of the guide, and the `common_scale`, 1 if there is none.
 
-    Scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), a `rate_prior` and the `common_scale` are
-    left out.
+    That, scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a `rate_prior` are left out; with
+    `nll_alone` also the KL divergence, which is 0.
     """
-
-    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
-        self.model: Callable[..., Any] = model
-        self.guide: Callable[..., Any] = guide
-        self._hyper = _hyperparameters(model)
-        self.scale: float | None = None  # the common one
-
-    def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
-        """`elbo_terms` for a new sample of the guide; with `nll_alone` the KL divergence is left out, and is 0."""
-        with repeatable(self.model):
-            sites = _sites(self.model, self.guide, args, kwargs)
-        if nll_alone:
-            sites = [(site, q) for site, q in sites if q is None]
-        else:
-            self.scale = common_scale(node for pair in sites for node in pair if node is not None)
-            sites = [(site, q and self._scaled(q)) for site, q in sites if not (q and q["infer"].get("penalty"))]
-        terms = _terms(sites, self._hyper)
-        return terms._replace(nll=terms.nll / (self.scale or 1))
-
-    def _scaled(self, q: dict[str, Any]) -> dict[str, Any]:
-        """A site of the guide with the scale of its plates alone, or without the common one."""
-        return {**q, "scale": _plates(q) if self.scale is None else q["scale"] / self.scale}
+    with repeatable(model):
+        sites = _sites(model, guide, args, kwargs)
+    scale = common_scale(node for pair in sites for node in pair if node is not None)
+    kept = [(site, q) for site, q in sites if q is None or not (nll_alone or q["infer"].get("penalty"))]
+    own = [(site, q and {**q, "scale": _plates(q) if scale is None else q["scale"] / scale}) for site, q in kept]
+    terms = _terms(own, _hyperparameters(model))
+    return terms._replace(nll=terms.nll / (scale or 1)), scale or 1.0
 
 
 def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str]) -> Terms:
@@ -288,3 +291,108 @@ def _of_package(model: Any) -> Any:
             return None
         model = model.fn
     return model
+
+
+BLOCK = 5000  # rows that are evaluated at a time
+
+
+@dataclass(frozen=True, repr=False)
+class Elbo(Described):
+    """An estimate of the evidence lower bound, in nats for the whole data set.
+
+    Attributes:
+        value: the estimate, ``-(nll + kl)``.
+        se: its standard error; NaN for one sample.
+        nll: mean over draws of minus the log likelihood.
+        kl: the KL divergence of the posterior from the prior.
+        convention: how `kl` was computed. Bounds of different conventions cannot be compared.
+        num_samples: number of draws.
+    """
+
+    value: float
+    se: float
+    nll: float
+    kl: float
+    convention: Convention
+    num_samples: int
+
+    def describe(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed: int) -> Elbo:
+    """The ELBO of a fit on these data; the arguments are those of `Fit.elbo`.
+
+    Raises:
+        ValueError: data are a loader; the model cannot be called on them; y has another shape than its distribution, or
+            values outside its support; the guide leaves sites to be summed out.
+    """
+    model, guide, device = fit.model, fit.guide, fit.device
+    # a seed for each draw, so that all blocks of rows have the same draws
+    seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
+    terms = torch.zeros(2, num_samples, dtype=torch.float64)
+    with torch.no_grad(), PoolsBySlices():
+        for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
+            args, kwargs = block.args, block.kwargs
+            if number == 0 and not knows_sites(model, guide):
+                with seeded(0, device):
+                    check_call(model, guide, *args, **kwargs)
+            for draw, seed_of_draw in enumerate(seeds):
+                with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
+                    try:
+                        of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0)
+                    except (RuntimeError, IndexError) as error:
+                        if not isinstance(block, Batch) or not mixes_examples(model, block.x):
+                            raise
+                        raise ValueError(cannot_run(block.x, error, together=True)) from error
+                terms[:, draw] += torch.tensor([float(of_draw.nll) * share, float(of_draw.kl)], dtype=torch.float64)
+            if number == 0:
+                with seeded(seed, device):
+                    convention = elbo_convention(model, guide, *args, **kwargs)
+    nll, kl = terms
+    values = -(nll + kl)
+    se = float(values.std() / math.sqrt(num_samples)) if num_samples > 1 else math.nan
+    detail = "; ".join(filter(None, [convention.detail, *_notes(fit, scale)]))
+    return Elbo(
+        float(values.mean()), se, float(nll.mean()), float(kl.mean()), replace(convention, detail=detail), num_samples
+    )
+
+
+def _blocks(
+    model: Any, guide: Any, data: Dataset | Loader | Keywords, device: torch.device
+) -> Iterator[tuple[Arguments, float]]:
+    """Arguments of calls that together have all rows, each with the factor of its nll: the call's share of the rows if the
+    model scales the likelihood to all of them, else 1."""
+    if isinstance(data, Keywords):
+        yield arguments_of(data, device), 1.0
+        return
+    if isinstance(data, Loader):
+        raise ValueError(f"elbo needs data in memory, elbo(data=(x, y)); got {data.source}")
+    together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
+    if isinstance(model, NetworkModel):
+        model.check_targets(data)
+    size = len(data)
+    if takes_num_data(model) and takes_num_data(guide) and not together:
+        size = BLOCK
+    if isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble) and not together:
+        with seeded(0, device):  # a network may draw noise
+            size = rows_at_once(model, arguments_of(data.rows(slice(BLOCK)), device).args[0], device)
+    for first in range(0, len(data), size):
+        rows = data.rows(slice(first, first + size))
+        scaled = {} if len(rows) == len(data) else {"num_data": len(data)}
+        yield Batch(arguments_of(rows, device).args, scaled), len(rows) / len(data)
+
+
+def _notes(fit: Any, scale: float) -> Iterator[str]:
+    """What the convention of an ELBO says of a `common_scale`, where training had another posterior over activations, and
+    where the network draws noise whose prior is its own distribution."""
+    if scale != 1:
+        yield f"without the factor {scale:g} of pyro.poutine.scale around model and guide"
+    if noise_by_row := fit.settings.get("noise_by_row"):
+        yield (
+            f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
+            "which is another posterior over activations"
+        )
+    noise = list(fit.model.dropouts.noise) if isinstance(fit.model, TrainedNetwork) else []
+    if noise:
+        yield f"noise of the function has no part in it, as its prior is its own distribution: {', '.join(noise)}"

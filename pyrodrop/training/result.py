@@ -14,24 +14,27 @@ import torch
 from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
-from pyrodrop.checks import Count, Inputs, Real, Seed, checked
+from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped, shown
 from pyrodrop.compression import CompressionReport, compress, compression_report
 from pyrodrop.data import Data, Dataset, Keywords, Split
-from pyrodrop.data.loader import Loader
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.loader import Loader, read_for
 from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.likelihoods.censored import leaves_out_missing
 from pyrodrop.parts import Card, number
 from pyrodrop.prediction.agreement import check_guide, knows_sites
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.stored import Stored
+from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
-from pyrodrop.training.estimates import Elbo, elbo_of
+from pyrodrop.training.elbo import Elbo, elbo_of
 from pyrodrop.training.problem import autoguides, describe
 from pyrodrop.training.program_draws import draw_sites
-from pyrodrop.training.result_data import arguments_at, data_for
+from pyrodrop.training.rows import arguments_of, none_by_default
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.worth import Worth, of_record, worth_of
 
@@ -339,6 +342,45 @@ class Fit(Posterior):
             OSError: the file cannot be read; the message names it.
         """
         return restoring(cls, Stored.read(path, "fit"), model, guide, device, allow)()
+
+
+def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> Dataset | Loader | Keywords:
+    """The training data, or `data` if it is not None, which may lack the `optional` arguments of a program."""
+    if data is None:
+        if fit.data is None:
+            raise ValueError(f"a loaded fit or a reading has no training data, which must be passed, {name}(data=...)")
+        training: Dataset | Loader | Keywords = fit.data
+        return training
+    if "arguments" in fit.settings:
+        return Keywords.named(data, fit.settings["arguments"], optional)
+    if isinstance(data, Mapping):
+        raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
+    missing = leaves_out_missing(fit.model)
+    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
+
+
+def arguments_at(fit: Any, x: Any) -> Arguments:
+    """The arguments of a fitted program at x, or those of training if x is None; see `Fit.predict`."""
+    if x is None or "arguments" in fit.settings:
+        optional = none_by_default(fit.model) if isinstance(x, Mapping) else ()
+        return arguments_of(data_for(fit, "predict", x, optional), fit.device)
+    return Call((mapped(lambda part: part.to(fit.device), check_inputs(x)), None), {})
+
+
+def rows_of(fit: Any, name: str) -> Dataset | None:
+    """The training data of a fit, for the function of this name, which needs rows of x and y.
+
+    None after loading, and where training read them a minibatch at a time.
+
+    Raises:
+        TypeError: the fit is of a Pyro program, whose data are keyword arguments.
+    """
+    if isinstance(fit.data, Keywords):
+        raise TypeError(
+            f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
+            f"{', '.join(fit.data.values)}"
+        )
+    return None if isinstance(fit.data, Loader) else fit.data
 
 
 F = TypeVar("F", bound=Fit)

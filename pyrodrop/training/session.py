@@ -26,7 +26,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
-from pyrodrop.steps import Engine, Loss, Plan, does_more
+from pyrodrop.steps import Engine, Loss, OfPyro, Plan, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.result import Fit
@@ -80,7 +80,6 @@ class Session:
         rows = rows_of(problem.data, settings.batch_size, settings.place, check=problem.targets_check())
         samples = rows.samples(settings.steps)
         self.loss: Loss = problem.loss(samples, settings.objective)
-        self._sample = samples[0]
         leaves = {name: parameter.unconstrained for name, parameter in self.loss.parameters.items()}
         self._begin(settings, leaves, rows, describe(problem.guide).split("(")[0])
         self._first = self.engine = ByPyro(self.loss.objective, self.optimizer, as_svi=problem.program)
@@ -172,8 +171,8 @@ class Session:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
-        if self.loss.objective.guesses:  # the random numbers that Pyro draws before the first step
-            self.loss.objective.guess(self._sample)
+        if isinstance(self.loss.objective, OfPyro):
+            self.loss.objective.begin()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
         self.check_finite(whole=True)

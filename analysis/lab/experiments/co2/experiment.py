@@ -35,7 +35,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.training.by_default import STEPS
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.estimates import Elbo
+from pyrodrop.training.elbo import Elbo
 from pyrodrop.training.result import Fit
 from pyrodrop.training.worth import collected, say
 
