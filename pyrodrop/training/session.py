@@ -113,7 +113,10 @@ class Session:
         stops = [CHECK_EVERY]
         stops += [saving.every] if saving is not None else []
         stops += [getattr(after_epoch, "every", None) or per_epoch] if after_epoch is not None else []
-        mean = _Mean(self.parameters, steps, self.settings.average)
+        # the means of parameters over the last share of all steps, of some hundred that are evenly spaced
+        span, counted = math.floor(self.settings.average * steps), 0
+        every, means = max(1, span // 100), [torch.zeros_like(p) for p in self.parameters.values()] if span else []
+        stops += [every] if span else []
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
@@ -127,9 +130,12 @@ class Session:
                     # by all steps, so that a run that was interrupted takes the same engine as one that was not
                     self.choose_engine(steps - 1)
                     with pyro.validation_enabled(False):
-                        self.advance(min(steps, mean.next(self.done), *((self.done // n + 1) * n for n in stops)))
+                        self.advance(min(steps, *((self.done // n + 1) * n for n in stops)))
                         self.check_finite()
-                mean.add(self.done)
+                if self.done > steps - span and self.done % every == 0:
+                    counted += 1
+                    for mean, parameter in zip(means, self.parameters.values(), strict=True):
+                        mean.lerp_(parameter.detach(), 1 / counted)
                 if saving is not None and (self.done % saving.every == 0 or self.done == steps):
                     self.save()
                 ended = self._ends(after_epoch)
@@ -142,7 +148,9 @@ class Session:
             self.check_finite(whole=True)
             self.engine.check(self.done)
         self.engine.finish(self.done)
-        mean.take()
+        with torch.no_grad():
+            for mean, parameter in zip(means if counted else (), self.parameters.values(), strict=False):
+                parameter.copy_(mean)
         if ended and saving is not None and self.done < steps:
             self.save()
 
@@ -395,32 +403,6 @@ class Session:
                 "require a gradient before the training, which may freeze them"
             )
         return name
-
-
-class _Mean:
-    """The mean of parameters over the last share of all steps, of some hundred that are evenly spaced."""
-
-    def __init__(self, parameters: Mapping[str, Tensor], steps: int, share: float) -> None:
-        self.parameters, self.count = list(parameters.values()), 0
-        self.first, self.steps = steps - math.floor(share * steps), steps
-        self.every = max(1, (steps - self.first) // 100)
-        self.means = [torch.zeros_like(parameter) for parameter in self.parameters] if self.first < steps else []
-
-    def next(self, done: int) -> int:
-        """The number of steps after which the next parameters count."""
-        return self.first + max(0, (done - self.first) // self.every + 1) * self.every if self.means else self.steps
-
-    def add(self, done: int) -> None:
-        if self.means and done > self.first and (done - self.first) % self.every == 0:
-            self.count += 1
-            for mean, parameter in zip(self.means, self.parameters, strict=True):
-                mean.lerp_(parameter.detach(), 1 / self.count)
-
-    @torch.no_grad()
-    def take(self) -> None:
-        """Give the parameters their means."""
-        for mean, parameter in zip(self.means if self.count else (), self.parameters, strict=False):
-            parameter.copy_(mean)
 
 
 # Those that update every entry by its own gradient alone.
