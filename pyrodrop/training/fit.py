@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.changes import modules_of
-from pyrodrop.checks import Progress, checked, shown
+from pyrodrop.checks import Progress, checked
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
@@ -182,9 +182,7 @@ class Training:
         >>> losses = [training.step() for _ in range(5)]
         >>> training.steps_done, losses[0].nll.shape
         (5, torch.Size([]))
-        >>> saved = training.state()
         >>> prediction = training.fit.predict(x, 10)
-        >>> training.load_state(saved)
     """
 
     @with_options
@@ -209,7 +207,6 @@ class Training:
         problem = Problem.of(model, guide, data, settings, num_data)
         with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
             self._session = Session(problem, settings)
-            _ = self._session.fingerprint  # before its first step
             self._random = random_states(settings.place)
             self._modules = [module for module in modules_of(*problem.networks).values() if module.training]
 
@@ -272,35 +269,6 @@ class Training:
                     if session.done % CHECK_EVERY == 0:
                         session.check_finite()
         return StepLosses(*session.history[first:end, :2].clone().unbind(1))
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of everything that the next steps depend on.
-
-        The parameters, buffers, optimiser, random state, place in the epoch, losses, and a description of the run, as
-        tensors by name, which `torch.save` and safetensors can write. `load_state` continues from it to the same bits.
-
-        Raises:
-            ValueError: a step changes Python attributes of model or guide, which tensors cannot restore.
-            FloatingPointError: a loss or a parameter is not finite. The message is that of `fit`.
-        """
-        with self._in_context():
-            return {name: value.detach().clone() for name, value in self._session.state().items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a state of this training, or of another one that was made with the same arguments.
-
-        Args:
-            state: as returned by `state`.
-
-        Raises:
-            TypeError: the state is not a mapping.
-            ValueError: it is not a whole state, or the state of another training, as for `pyrodrop.Checkpoint`. Nothing is
-                changed then.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
-        with self._in_context():
-            self._session.load(state, "the state")
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ The session decides learning rates, factors and minibatches; an engine makes the
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import math
@@ -72,6 +71,7 @@ class Session:
     replicates: tuple[int, ...] = ()
     saving: Checkpoint | None = None
     _saved: int | None = None  # steps of the state in the file
+    _fingerprint: dict[str, str]  # of the run before its first step
     engine: Engine
     _first: Engine
 
@@ -209,10 +209,6 @@ class Session:
         )
         return made if made.record(self.done, steps) else None
 
-    def forget_engine(self) -> None:
-        """Return to the engine of the first step, for example after the optimiser's state was replaced."""
-        self.engine, self._chosen = self._first, False
-
     def reserve(self, steps: int) -> None:
         """Make room in the history for `steps` steps."""
         if steps > len(self.history):
@@ -282,98 +278,74 @@ class Session:
         """Continue from the state in a file if it exists, and save the state there while running.
 
         Raises:
-            ValueError: as `load`; or a step changes Python attributes, which the state does not contain.
+            ValueError: it is not a whole state, or the state of another run, or of more steps than this session has; a step
+                changes Python attributes, which the state does not contain.
             OSError: the file cannot be read or written.
         """
-        self._check_attributes()
-        check_writable(saving.path)
-        self.saving, _ = saving, self.fingerprint
-        if saving.path.exists():
-            self.load(read_tensors(saving.path)[0], f"the checkpoint {saving.path}")
-            self._saved = self.done
-
-    def save(self) -> None:
-        """Write the state to the file, in place of what is there; if that fails, or is refused, the file stays as it was."""
-        assert self.saving is not None
-        write_tensors(self.saving.path, self.state(), {"settings": self.record})
-        self._saved = self.done
-
-    @functools.cached_property
-    def fingerprint(self) -> dict[str, str]:
-        """What the run is made of, to be computed before its first step; see `check_same`."""
-        return fingerprint(self.settings, self.problem, self.loss, self.optimizer)
-
-    def state(self) -> dict[str, Tensor]:
-        """All that the next steps depend on, by name and by reference: parameters, buffers, the optimiser's state, place in
-        the epoch, losses, torch's random state at this moment, and the fingerprint of the run.
-
-        Raises:
-            ValueError: a step changes Python attributes, which the state does not contain.
-            FloatingPointError: a loss, a parameter or a buffer is not finite.
-        """
-        self._check_attributes()
-        self.check_finite(whole=True)
-        self.engine.finish(self.done)
-        optimizer = {f"optimizer.{key}": value for key, value in _named(self.optimizer).items()}
-        whole = {"entries": torch.tensor(len(optimizer)), "run": as_tensor(self.fingerprint)}
-        return {**self._trained(), **optimizer, **self._place(), **whole}
-
-    def load(self, state: Mapping[str, Tensor], name: str) -> None:
-        """Continue from what `state` returned, with torch's random state of that moment; `name` says what it is in messages.
-
-        Raises:
-            ValueError: it is not a whole state, or the state of another run, or of more steps than this session has. Nothing
-                is changed then.
-        """
-        check_same(state.get("run"), self.fingerprint, name)
-        trained, mine, optimizer = self._trained(), _named(self.optimizer), under("optimizer.", state)
-        missing = [n for n in (*trained, *self._place(), "entries") if n not in state]
-        if missing or int(state["entries"]) != len(optimizer):
-            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing or ['entries of the optimizer'])}")
-        here = trained | {f"optimizer.{n}": value for n, value in mine.items() if n in optimizer}
-        wrong = [n for n, value in here.items() if (state[n].shape, state[n].dtype) != (value.shape, value.dtype)]
-        history, random, device = state["history"], under("random.", state), self.history.device
-        if wrong or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
-            raise ValueError(
-                f"{name} is of another model or guide: {', '.join(wrong or ['history'])} has another shape or dtype there"
-            )
-        done, steps = len(history), self.settings.steps
-        if steps is not None and done > steps:
-            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
-        before = random_states(device)
-        try:
-            set_random_states(random, device)
-            self.rows.load(under("batches.", state), name)  # the last check
-        except (RuntimeError, TypeError, ValueError) as error:
-            set_random_states(before, device)
-            raise ValueError(f"{name} is damaged, or of another version of PyTorch: {error}") from error
-        with torch.no_grad():
-            for key, value in trained.items():
-                value.copy_(state[key])
-        if not _load(self.optimizer, optimizer) or done == 0:
-            self.forget_engine()
-        self.history = self.history.to(history.dtype)
-        self.reserve(done)
-        self.history[:done] = history.to(device)
-        self.done = self.checked = done
-
-    def _trained(self) -> dict[str, Tensor]:
-        """Parameters and buffers, by reference."""
-        state = {f"parameter.{n}": p for n, p in self.parameters.items()}
-        return state | {f"buffer.{n}": b for n, b in self.problem.buffers(self.loss).items()}
-
-    def _place(self) -> dict[str, Tensor]:
-        """Where the session is: its losses, the place in the epoch, and the states of the random generators."""
-        batches = {f"batches.{key}": value for key, value in self.rows.state().items()}
-        random = {f"random.{kind}": value for kind, value in random_states(self.history.device).items()}
-        return {"history": self.history[: self.done], **batches, **random}
-
-    def _check_attributes(self) -> None:
         if self.loss.changes:
             raise ValueError(
                 "the state of a training consists of the parameters and buffers of modules, but "
                 f"{self.loss.changes}: register what must be saved as a buffer (register_buffer)"
             )
+        check_writable(saving.path)
+        self.saving, self._fingerprint = saving, fingerprint(self.settings, self.problem, self.loss, self.optimizer)
+        if not saving.path.exists():
+            return
+        state, name = read_tensors(saving.path)[0], f"the checkpoint {saving.path}"
+        check_same(state.get("run"), self._fingerprint, name)
+        trained, history, device = self._trained(), state.get("history", torch.empty(0)), self.history.device
+        like, there = ({n: (of[n].shape, of[n].dtype) for n in trained if n in of} for of in (trained, state))
+        if like != there or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
+            wrong = [n for n in like if like[n] != there.get(n)] or ["history"]
+            raise ValueError(f"{name} is damaged: {', '.join(wrong)} is missing, or has another shape or dtype")
+        if (done := len(history)) > (steps := len(self.history)):
+            raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {steps}")
+        try:
+            set_random_states(under("random.", state), device)
+            self.rows.load(under("batches.", state), name)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{name} is damaged, or of another version of PyTorch: {error}") from error
+        with torch.no_grad():
+            for key, value in trained.items():
+                value.copy_(state[key])
+        own: dict[int, dict[str, Tensor]] = {}
+        for key, value in under("optimizer.", state).items():
+            own.setdefault(int(key.split(".")[0]), {})[key.split(".", 1)[1]] = value
+        with without_compiler():
+            self.optimizer.load_state_dict({"state": own, "param_groups": self.optimizer.state_dict()["param_groups"]})
+        self.history = self.history.to(history.dtype)
+        self.history[:done] = history.to(device)
+        self.done = self.checked = self._saved = done
+
+    def save(self) -> None:
+        """Write the state to the file, in place of what is there; if that fails, or is refused, the file stays as it was.
+
+        It has all that the next steps depend on: parameters, buffers, the optimiser's state, place in the epoch, losses,
+        torch's random state, and the fingerprint of the run.
+
+        Raises:
+            FloatingPointError: a loss, a parameter or a buffer is not finite.
+        """
+        assert self.saving is not None
+        self.check_finite(whole=True)
+        self.engine.finish(self.done)
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        each = [(i, entry) for i, p in enumerate(parameters) for entry in self.optimizer.state.get(p, {}).items()]
+        state = {
+            **self._trained(),
+            **{f"optimizer.{i}.{key}": torch.as_tensor(value) for i, (key, value) in each if value is not None},
+            "history": self.history[: self.done],
+            **{f"batches.{key}": value for key, value in self.rows.state().items()},
+            **{f"random.{kind}": value for kind, value in random_states(self.history.device).items()},
+            "run": as_tensor(self._fingerprint),
+        }
+        write_tensors(self.saving.path, state, {"settings": self.record})
+        self._saved = self.done
+
+    def _trained(self) -> dict[str, Tensor]:
+        """Parameters and buffers, by reference."""
+        state = {f"parameter.{n}": p for n, p in self.parameters.items()}
+        return state | {f"buffer.{n}": b for n, b in self.problem.buffers(self.loss).items()}
 
     def _note(self) -> None:
         """Note flags, modes and objects of all modules and parameters, which user code may change while training."""
@@ -465,29 +437,3 @@ def optimizer_of(
             "by one"
         )
     return made
-
-
-def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimiser by name: number of the parameter and entry."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    entries = [
-        (i, entry) for i, parameter in enumerate(parameters) for entry in optimizer.state.get(parameter, {}).items()
-    ]
-    return {f"{i}.{key}": torch.as_tensor(value) for i, (key, value) in entries if value is not None}
-
-
-def _load(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> bool:
-    """Load the state of an optimiser; returns whether into its present tensors, to which a compiled engine refers."""
-    mine = _named(optimizer)
-    entries = optimizer.state.values()
-    if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
-        for name, value in mine.items():
-            value.copy_(tensors[name])
-        return True
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = value
-    with without_compiler():
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return False

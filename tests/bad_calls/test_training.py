@@ -164,10 +164,6 @@ REFUSED: Table = {
             for said, make in OTHER_GUIDES.items()
         ),
     ],
-    "Training": [
-        (lambda: training().load_state(1.0), "state must be a mapping of tensors by name"),  # type: ignore[arg-type]
-        (lambda: training().load_state({}), "the state must have a description of its run"),
-    ],
     "recipes": [
         (lambda: pyrodrop.recipes.regressor((X, Y)), "data must have at least 10 rows, parts of which are left out"),
         *(

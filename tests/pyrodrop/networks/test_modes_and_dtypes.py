@@ -33,9 +33,6 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 def stepwise(model: Any, guide: Any, xy: Any) -> torch.Tensor:
     training = pyrodrop.Training(model, guide, xy, engine="pyro", batch_size=7)
     training.step()
-    state = training.state()
-    training.advance(5)
-    training.load_state(state)
     training.advance(2)
     return training.fit.history
 
