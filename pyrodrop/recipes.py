@@ -71,8 +71,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.by_default import by_default, settings_for, standardised
-from pyrodrop.training.fit import fit
+from pyrodrop.training.fit import by_default, fit, settings_for, standardised
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import TrainingOptions

@@ -2,7 +2,7 @@
 
     loss = nll + kl_weight * kl(weights) + kl(hyperparameters), or the value of a loss object of Pyro
 
-An engine makes steps: Pyro (`pyrodrop.training.step`), or one of `pyrodrop.compiled`:
+An engine makes steps: Pyro (`pyrodrop.training.session.ByPyro`), or one of `pyrodrop.compiled`:
 
     pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters

@@ -32,13 +32,12 @@ from pyrodrop.guides.ensemble import Ensemble, members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.parts import Described
-from pyrodrop.prediction.agreement import check_call, knows_sites
+from pyrodrop.prediction.agreement import check_call, innermost, knows_sites
 from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.reparam.lazy import LazyDistribution
-from pyrodrop.steps import Arguments, Batch
+from pyrodrop.steps import Arguments, Batch, Objective, making
 from pyrodrop.training.rows import arguments_of, takes_num_data
 
 
@@ -293,6 +292,52 @@ def _of_package(model: Any) -> Any:
     return model
 
 
+class MeanField(Objective):
+    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
+
+    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+        terms, loss = self._loss(batch, factors)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return terms
+
+    def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
+        with making(batch):
+            terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
+        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
+        return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
+
+    def terms(self, batch: Arguments) -> Tensor:
+        with torch.no_grad():
+            return self._loss(batch, (1.0, 1.0))[0]
+
+    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        terms, loss = self._loss(batch, factors)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
+
+    def check(self, batch: Arguments) -> None:
+        """Call guide and model once: compare their sites, and evaluate the terms.
+
+        Raises:
+            TypeError, ValueError: as `check_call`; a draw of the guide that its distribution's parameters cannot
+                differentiate, or a site without a density.
+        """
+        with making(batch):
+            drawn, called = check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+            for site in drawn.nodes.values():
+                if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
+                    continue
+                if site["fn"].log_prob(site["value"]).requires_grad:
+                    kind = type(innermost(site["fn"])).__name__
+                    raise ValueError(
+                        "objective None differentiates draws of the guide by its parameters, which is impossible for the "
+                        f"site {site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
+                        "objective=pyro.infer.Trace_ELBO(), or mark the site with infer={'enumerate': 'parallel'} and pass "
+                        "objective=pyro.infer.TraceEnum_ELBO(max_plate_nesting=...), which sums over its values"
+                    )
+            terms_of(self.model, drawn, called)
+
+
 BLOCK = 5000  # rows that are evaluated at a time
 
 
@@ -339,12 +384,7 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
                     check_call(model, guide, *args, **kwargs)
             for draw, seed_of_draw in enumerate(seeds):
                 with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
-                    try:
-                        of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0)
-                    except (RuntimeError, IndexError) as error:
-                        if not isinstance(block, Batch) or not mixes_examples(model, block.x):
-                            raise
-                        raise ValueError(cannot_run(block.x, error, together=True)) from error
+                    of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0)
                 terms[:, draw] += torch.tensor([float(of_draw.nll) * share, float(of_draw.kl)], dtype=torch.float64)
             if number == 0:
                 with seeded(seed, device):

@@ -2,13 +2,19 @@
 
     loss = nll + kl_weight * kl(weights) + kl(hyperparameters)
 
-Every step (`pyrodrop.training.step`) draws once from the guide, computes the gradient of the loss on a minibatch, and
+Every step draws once from the guide, computes the gradient of the loss on a minibatch, and
 updates the parameters of guide and model. With the factor 1 the loss is minus the ELBO. Every epoch visits the rows of the
 data in a new random order.
+
+Where no guide is given, the scales of the priors and the noise maximise the evidence of the network's Gaussian process
+(`priors.from_gp`). The last layer of real y has its exact posterior, and that of class labels Laplace's approximation of it
+(`guides.ExactLastLayer`). Where more than two classes have more than 400 weights there, all weights have a
+`guides.MeanField`, by local noise.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,12 +28,18 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.changes import modules_of
-from pyrodrop.checks import Progress, checked
+from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data import Data
+from pyrodrop.data import Data, Dataset
+from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
+from pyrodrop.guides import ExactLastLayer, MeanField
+from pyrodrop.guides.guide import Guide
+from pyrodrop.likelihoods import Categorical, Gaussian
+from pyrodrop.models import MLP
+from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
+from pyrodrop.scaling import Standardize
 from pyrodrop.threads import outside
-from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.result import Fit
@@ -36,6 +48,9 @@ from pyrodrop.training.settings import Settings, TrainingOptions, with_options
 from pyrodrop.training.worth import judge
 
 _EXPECTED_STEPS = 10_000
+STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2
+_WEIGHTS = 400  # of the last layer, whose precision matrix of several classes is factorised at each step
+_log = logging.getLogger("pyrodrop")
 
 
 @with_options
@@ -294,3 +309,54 @@ class Training:
                     module.training = False
                 self._random = random_states(place)
                 self._seconds += time.perf_counter() - start
+
+
+def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guide, Dataset]:
+    """The network under fitted priors, its guide, and the data, standardised unless they are.
+
+    Raises:
+        TypeError: `data` is missing, or the model is no `models.MLP` under a `Gaussian` or `Categorical`.
+        ValueError: there are more than 2,000 rows; as `priors.from_gp`.
+    """
+    if not isinstance(data, Dataset | tuple):
+        raise TypeError(
+            "data must be a Dataset or a pair (x, y), in fit(model, data) or fit(model, guide, data, steps=...); got "
+            f"{shown(data)}"
+        )
+    if type(model) is not MLP or type(model.likelihood) not in (Gaussian, Categorical):
+        raise TypeError(
+            "guide must be given, fit(model, guide, data, steps=...), unless the model is a models.MLP under a "
+            f"likelihoods.Gaussian or likelihoods.Categorical; got {shown(model)}"
+        )
+    data = Dataset.of(data)
+    if len(data) > ROWS:
+        raise ValueError(
+            f"guide must be given for data of more than {ROWS:,} rows, such as guides.BernoulliDropout(model, 0.05): the "
+            f"guide without one, guides.ExactLastLayer, computes all rows at each step; got {len(data):,} rows"
+        )
+    data = standardised(data)
+    fitted = from_gp(model, data, seed=seed)
+    weights = list(fitted.model.weight_sites().values())[-2:]
+    large = len(weights[-1]) > 2 and sum(weight.numel() for weight in weights) > _WEIGHTS
+    of_labels = isinstance(fitted.likelihood, Categorical)
+    guide: Any = MeanField(fitted.model) if of_labels and large else ExactLastLayer(fitted.model)
+    _log.info(
+        "no guide was given: priors and noise of priors.from_gp, and guides.%s; dropout posteriors are given as "
+        "fit(model, guides.BernoulliDropout(model, 0.05), data, steps=...)",
+        guide.describe(),
+    )
+    return fitted, guide, data
+
+
+def settings_for(guide: Any, steps: int | None, options: TrainingOptions) -> tuple[int, TrainingOptions]:
+    """The number of steps and the options of a fit without a guide, unless the caller gives others."""
+    if isinstance(guide, MeanField):
+        return STEPS if steps is None else steps, {"lr": LR, "estimator": "local", **options}
+    usual = STEPS_OF_LABELS if guide.of_labels else STEPS  # each has several of Newton's method
+    return usual if steps is None else steps, {"lr": LR, **options}
+
+
+def standardised(data: Dataset) -> Dataset:
+    """The data with a standardisation of x, and of y if it is real, unless they have one already."""
+    targets = data.targets or (standardisation_of(data.y) if data.y.is_floating_point() else None)
+    return data.with_values(inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)

@@ -39,9 +39,9 @@ from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_st
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
+from pyrodrop.training.elbo import MeanField
 from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.step import MeanField
 
 Data = Dataset | Loader | Keywords
 
@@ -231,7 +231,8 @@ class Problem:
         if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
-                "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
+                "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure. Above "
+                "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
         for other in batches[1:] if len(moving) else []:

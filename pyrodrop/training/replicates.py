@@ -25,9 +25,12 @@ from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.exact_last_layer import ExactLastLayer
+from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.parts import Card, number
-from pyrodrop.prediction.agreement import check_guide, knows_sites
+from pyrodrop.prediction.agreement import check_guide
 from pyrodrop.prediction.posterior import Member, Posterior
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import outside
@@ -258,7 +261,7 @@ def _each(value: Any, count: int, name: str) -> list[Any]:
 
 def _check(model: Any, guide: Any) -> None:
     """Raise an error for a model and a guide that cannot be trained as replicates."""
-    if not isinstance(model, NetworkModel) or not knows_sites(model, guide):
+    if not isinstance(model, NetworkModel) or not isinstance(guide, Guide | Ensemble | ExactLastLayer):
         raise TypeError(
             "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides, or lists of one for each; got "
             f"{shown(model)} and {shown(guide)}: fit a Pyro program by pyrodrop.fit, one by one"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
 from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped, shown
-from pyrodrop.compression import CompressionReport, compress, compression_report
+from pyrodrop.compression import compress
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.data.loader import Loader, read_for
@@ -181,12 +180,9 @@ class Fit(Posterior):
         settings = self.settings
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
-        training = [f"{steps} steps"]
-        if settings.get("batch_size", math.inf) < settings.get("num_data", 0):
-            training.append(f"batches of {settings['batch_size']}")
-        training += [f"{name} {settings[name]}" for name in ("estimator", "engine", "seed") if name in settings]
+        named = ("batch_size", "kl_weight", "objective", "estimator", "engine", "seed")
+        training = [f"{steps} steps", *(f"{name} {settings[name]}" for name in named if name in settings)]
         training += [f"{settings['seconds']:.1f} s"] if "seconds" in settings else []
-        training += [f"{name} {settings[name]}" for name in ("kl_weight",) if settings.get(name, 1) != 1]
         return Card(
             type(self).__name__,
             {
@@ -197,7 +193,6 @@ class Fit(Posterior):
                 "loss": _ends(self.losses, steps),
                 "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "bands": "" if self.certificate is None else self.certificate.finding,
-                "objective": settings.get("objective", ""),
             },
         )
 
@@ -287,13 +282,6 @@ class Fit(Posterior):
             ValueError: the shape of x is not known, so that `x` must be passed.
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
-
-    def compression_report(self, threshold: float | None = None, *, x: Inputs | None = None) -> CompressionReport:
-        """Units, weights, parameters and FLOPs of the network of posterior means and of the compressed one.
-
-        Arguments and errors are those of `compress`.
-        """
-        return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
 
     def stored(self) -> Stored:
         if names := self.settings.get("in_store"):

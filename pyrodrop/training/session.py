@@ -25,13 +25,12 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
-from pyrodrop.steps import Engine, Loss, OfPyro, Plan, does_more
+from pyrodrop.steps import Arguments, Engine, Loss, Objective, OfPyro, Plan, Update, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.result import Fit
 from pyrodrop.training.rows import rows_of
 from pyrodrop.training.settings import LearningRate, Optimizer, Settings
-from pyrodrop.training.step import ByPyro
 
 _log = logging.getLogger("pyrodrop")
 
@@ -48,6 +47,33 @@ def check_after_epoch(after_epoch: Any) -> None:
         )
     if (every := getattr(after_epoch, "every", None)) is not None:
         count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
+
+
+class ByPyro(Engine):
+    """Steps by Pyro's handlers, for any model and guide: draw from the guide, evaluate the loss, differentiate, update.
+
+    This is the definition; the faster engines of `pyrodrop.compiled` agree with it.
+
+    Args:
+        as_svi: whether a parameter that has had a gradient and gets none gets 0, as in `pyro.infer.SVI` and in recorded
+            steps: the optimiser's momentum then continues to move it.
+    """
+
+    name = "pyro"
+
+    def __init__(self, objective: Objective, optimizer: torch.optim.Optimizer, *, as_svi: bool = False) -> None:
+        self.objective, self.update, self.as_svi = objective, Update(optimizer), as_svi
+
+    def step(self, batch: Arguments, index: int) -> Tensor:
+        self.update.clear()
+        terms = self.objective.backward(batch, self.plan.factors[index])
+        if self.as_svi:
+            self.update.fill()
+        self.update(self.plan.rates[index])
+        return terms
+
+    def finish(self, steps: int) -> None:
+        self.update.clear()
 
 
 class Session:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import near
-from pyrodrop.changes import Contents
+from pyrodrop.changes import Contents, put_back
 from pyrodrop.checks import MOST, named_parts, parts
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate, bytes_of_step
 from pyrodrop.data import Dataset
@@ -38,7 +39,8 @@ def train_stacks(
 ) -> tuple[list[Fit], dict[int, int]]:
     """Train replicates, one stack after the other; returns the fits, and the steps at which some failed, by number.
 
-    Networks of equal shapes are looked at once, and all that is refused is refused before the first step.
+    Networks of equal shapes are looked at once, unless only a call shows the sites of a guide; all that is refused is
+    refused before the first step.
 
     Raises:
         ValueError: replicates cannot be stacked.
@@ -49,7 +51,8 @@ def train_stacks(
     for r, problem in enumerate(problems):
         key = _shapes(problem)
         losses.append(problem.loss_like(*first[key]) if key in first else loss_of(problem, settings))
-        first.setdefault(key, (problem, losses[r]))
+        if not problem.program:
+            first.setdefault(key, (problem, losses[r]))
         equal.setdefault(key, []).append(r)
     groups: list[list[int]] = []
     for group in equal.values():
@@ -164,11 +167,12 @@ class Stack(Session):
             why = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(why.splitlines()[0]) from error
         for r in compared:
-            loss = self.losses[r]
+            loss, problem = self.losses[r], self.problems[r]
+            kept = put_back(problem.model, problem.guide) if problem.program else nullcontext()
             state = [*loss.leaves, *loss.buffers]
             before = [value.detach().clone() for value in state]
             self.put(r)
-            with torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device):
+            with torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), kept:
                 want = loss.objective.terms(batch.at(r))
                 buffers = [buffer.detach().clone() for buffer in loss.buffers]
                 for value, old in zip(state, before, strict=True):
