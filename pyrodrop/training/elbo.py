@@ -332,8 +332,7 @@ class MeanField(Objective):
                     raise ValueError(
                         "objective None differentiates draws of the guide by its parameters, which is impossible for the "
                         f"site {site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
-                        "objective=pyro.infer.Trace_ELBO(), or mark the site with infer={'enumerate': 'parallel'} and pass "
-                        "objective=pyro.infer.TraceEnum_ELBO(max_plate_nesting=...), which sums over its values"
+                        "objective=pyro.infer.Trace_ELBO(), or TraceEnum_ELBO(), which sums over its values"
                     )
             terms_of(self.model, drawn, called)
 

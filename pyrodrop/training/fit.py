@@ -137,8 +137,6 @@ def fit(
     if guide is None or data is None:
         fitted, guide, data = by_default(model, data if guide is None else guide, options.get("seed", 0))
         model, (steps, options) = fitted.model, settings_for(guide, steps, options)
-    if steps is None:
-        raise TypeError("steps, the number of gradient steps, must be given, fit(..., steps=1000); got none")
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
-from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped, shown
+from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped
 from pyrodrop.compression import compress
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.dataset import check_inputs
@@ -31,7 +31,7 @@ from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
 from pyrodrop.training.elbo import Elbo, elbo_of
-from pyrodrop.training.problem import autoguides, describe
+from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.rows import arguments_of, none_by_default
 from pyrodrop.training.settings import Settings
@@ -341,8 +341,6 @@ def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> 
         return training
     if "arguments" in fit.settings:
         return Keywords.named(data, fit.settings["arguments"], optional)
-    if isinstance(data, Mapping):
-        raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
     missing = leaves_out_missing(fit.model)
     return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
 
@@ -392,13 +390,6 @@ def restoring(
     if history is None or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
         raise Failed(f"{stored.where} must have a history, with three numbers for every step")
     passed = {"model": model, "guide": guide}
-    for name, module in passed.items():
-        has_tensors = any(tensor.startswith(f"{name}.") for tensor in stored.tensors)
-        if isinstance(module, torch.nn.Module) and has_tensors and autoguides(module) and not [*module.parameters()]:
-            raise ValueError(
-                f"{name} must have been called once before a file is read into it, {name}(...) with the data, since an "
-                f"autoguide has no parameters before; got an {type(module).__name__} that was not"
-            )
     parts, put = stored.into(passed, allow)
     found = None
     if settings.pop("certificate", None) is not None:

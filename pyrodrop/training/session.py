@@ -166,10 +166,8 @@ class Session:
                     self.save()
                 ended = self._ends(after_epoch)
                 if not bar.disable:
-                    loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
-                    words = "nll + kl" if self.settings.objective is None else "loss"
-                    epochs = f"epoch {self.done / per_epoch:.1f}, " if per_epoch > 1 else ""
-                    bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
+                    loss = float(self.history[self.done - 1, ..., :2].sum(-1).nanmedian())
+                    bar.set_postfix_str(f"loss {loss:.4g}", refresh=False)
                     bar.update(self.done - bar.n)
             self.check_finite(whole=True)
             self.engine.check(self.done)

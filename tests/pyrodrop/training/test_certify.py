@@ -120,6 +120,14 @@ def test_a_fit_that_is_too_smooth_is_not_certified_by_its_own_functions(monkeypa
     assert certify.of_fit(fit, 8, 0.95, 0).held["inside"].coverage > found.held["inside"].coverage + 0.1
 
 
+def test_the_default_fit_has_a_certificate():
+    x, y = _problem()
+    model = models.MLP([1, 10, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    found = pyrodrop.fit(model, (x, y), steps=30).certify(refits=2)
+    assert found.refits == 2
+    assert set(found.held) == set(certificate.REGIONS)
+
+
 def test_certified_draws_are_moved_from_their_mean_by_the_factor_of_their_region():
     fit = _fit(steps=50)
     fit.certify(refits=3)

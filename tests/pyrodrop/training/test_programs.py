@@ -143,7 +143,7 @@ def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
     fit = trained()
     path, want = fit.save(tmp_path / "fit.safetensors"), fit.elbo(5)
     guide = AutoNormal(line)
-    with pytest.raises(ValueError, match="must have been called once"):
+    with pytest.raises(ValueError, match="does not belong to this AutoNormal"):
         Fit.load(path, line, guide)
     guide(**DATA)
     loaded = Fit.load(path, line, guide)
