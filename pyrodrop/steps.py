@@ -356,11 +356,7 @@ def does_more(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step does more than the rule of the optimiser's class, by an option, a hook or a replaced `step`."""
     if any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
         return True
-    hooks = [
-        value
-        for name, value in vars(optimizer).items()
-        if name.endswith("step_pre_hooks") or name.endswith("step_post_hooks")
-    ]
+    hooks = [value for name, value in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))]
     return "step" in vars(optimizer) or any(hooks)
 
 

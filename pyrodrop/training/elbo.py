@@ -79,11 +79,6 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
-def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> Terms:
-    """`elbo_terms` of a trace of the guide, and of one of the model that was replayed from it."""
-    return _terms(_pairs(model, guide_trace, model_trace), _hyperparameters(model))
-
-
 def bound_terms(
     model: Callable[..., Any], guide: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *,
     nll_alone: bool = False,
@@ -162,11 +157,6 @@ def site_factors(
             drawn = [(site["name"], site, q) for site, q in pairs if q is not None and site is not None]
             factors.append({name: Factor(made.get(name, q["fn"]), site["fn"]) for name, site, q in drawn})
     return factors
-
-
-def elbo_convention(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Convention:
-    """The convention of the guide's KL divergence: the worst over its factors."""
-    return worst(site_conventions(model, guide, *args, **kwargs).values())
 
 
 def site_conventions(
@@ -334,7 +324,7 @@ class MeanField(Objective):
                         f"site {site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
                         "objective=pyro.infer.Trace_ELBO(), or TraceEnum_ELBO(), which sums over its values"
                     )
-            terms_of(self.model, drawn, called)
+            _terms(_pairs(self.model, drawn, called), _hyperparameters(self.model))
 
 
 BLOCK = 5000  # rows that are evaluated at a time
@@ -387,7 +377,7 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
                 terms[:, draw] += torch.tensor([float(of_draw.nll) * share, float(of_draw.kl)], dtype=torch.float64)
             if number == 0:
                 with seeded(seed, device):
-                    convention = elbo_convention(model, guide, *args, **kwargs)
+                    convention = worst(site_conventions(model, guide, *args, **kwargs).values())
     nll, kl = terms
     values = -(nll + kl)
     se = float(values.std() / math.sqrt(num_samples)) if num_samples > 1 else math.nan

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -27,7 +26,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.changes import modules_of
 from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data, Dataset
@@ -221,7 +219,6 @@ class Training:
         with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
             self._session = Session(problem, settings)
             self._random = random_states(settings.place)
-            self._modules = [module for module in modules_of(*problem.networks).values() if module.training]
 
     @property
     def steps_done(self) -> int:
@@ -268,25 +265,8 @@ class Training:
             RuntimeError, FloatingPointError: as `step`.
         """
         count = whole_number(count, "count", "the number of steps")
-        session = self._session
+        session, place, start = self._session, self._settings.place, time.perf_counter()
         first, end = session.done, session.done + count
-        with self._in_context():
-            if first == 0:
-                session.first_step()
-            session.engine.called(first)
-            if session.done < end:
-                session.choose_engine(max(1, self._expected - 1))
-            with pyro.validation_enabled(False):
-                while session.done < end:
-                    session.advance(min(end, (session.done // CHECK_EVERY + 1) * CHECK_EVERY))
-                    if session.done % CHECK_EVERY == 0:
-                        session.check_finite()
-        return StepLosses(*session.history[first:end, :2].clone().unbind(1))
-
-    @contextmanager
-    def _in_context(self) -> Iterator[None]:
-        """Training mode, the training's own random state and arithmetic within the block; restored afterwards."""
-        place, start = self._settings.place, time.perf_counter()
         with (
             threads.exclusive(),
             outside("a step of Training"),
@@ -296,17 +276,24 @@ class Training:
             self._settings.products(),
             denormals_flushed(),
             heap_kept(),
+            training_mode(session.problem),
         ):
             set_random_states(self._random, place)
-            for module in self._modules:
-                module.training = True
             try:
-                yield
+                if first == 0:
+                    session.first_step()
+                session.engine.called(first)
+                if session.done < end:
+                    session.choose_engine(max(1, self._expected - 1))
+                with pyro.validation_enabled(False):
+                    while session.done < end:
+                        session.advance(min(end, (session.done // CHECK_EVERY + 1) * CHECK_EVERY))
+                        if session.done % CHECK_EVERY == 0:
+                            session.check_finite()
             finally:
-                for module in self._modules:
-                    module.training = False
                 self._random = random_states(place)
                 self._seconds += time.perf_counter() - start
+        return StepLosses(*session.history[first:end, :2].clone().unbind(1))
 
 
 def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guide, Dataset]:

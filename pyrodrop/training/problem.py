@@ -24,7 +24,7 @@ from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, 
 from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.data.loader import Check, Loader, loader_of
+from pyrodrop.data.loader import Loader, loader_of
 from pyrodrop.devices import seeded
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
@@ -80,7 +80,9 @@ class Problem:
             like: a problem of the same model, whose network is not examined again.
         """
         source, device, autos = (model, guide), settings.place, autoguides(guide)
-        _check_callable(model, guide)
+        for what, program in (("model", model), ("guide", guide)):
+            if not callable(program) or isinstance(program, type):
+                raise TypeError(f"{what} must be a Pyro {what}, called as {what}(x, y); got {shown(program)}")
         (check_guide if start is None else _check_restart)(model, guide)
         check_model(autos, model)
         missing = leaves_out_missing(model)
@@ -186,11 +188,6 @@ class Problem:
         assert not isinstance(self.data, Keywords)
         return self.data.sample if isinstance(self.data, Loader) else self.data
 
-    def targets_check(self) -> Check | None:
-        """A function that raises a ValueError for observations of a loader that the model's likelihood does not allow."""
-        loads = isinstance(self.model, NetworkModel) and isinstance(self.data, Loader)
-        return self.model.targets_check(self.example.x) if loads else None
-
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
         if self.estimator != "local" or not isinstance(self.model, NetworkModel) or isinstance(self.data, Keywords):
@@ -293,15 +290,6 @@ class Problem:
         return tensors | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
-
-
-def _check_callable(model: Any, guide: Any) -> None:
-    for what, component in (("model", model), ("guide", guide)):
-        if not callable(component) or isinstance(component, type):
-            got = f"the class {component.__name__}: make one of it" if isinstance(component, type) else shown(component)
-            raise TypeError(
-                f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
-            )
 
 
 def _has_atoms(guide: Any) -> bool:

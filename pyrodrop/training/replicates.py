@@ -241,8 +241,7 @@ def fit_replicates(
         first = min(failed, key=lambda replicate: failed[replicate])
         raise FloatingPointError(
             f"All {count} replicates failed, replicate {first} first: its loss or gradient stopped being finite at step "
-            f"{failed[first]}. Try a smaller learning rate, a smaller initial scale, or standardised data. Replicate "
-            f"{first} alone is a fit with seed + {first}"
+            f"{failed[first]}. Try a smaller learning rate, a smaller initial scale, or standardised data"
         )
     for r, step in failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", r, step)

@@ -24,6 +24,7 @@ from pyrodrop.checks import count, real, shown
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
 from pyrodrop.steps import Arguments, Engine, Loss, Objective, OfPyro, Plan, Update, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
@@ -103,7 +104,9 @@ class Session:
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem = problem
-        rows = rows_of(problem.data, settings.batch_size, settings.place, check=problem.targets_check())
+        loads = isinstance(problem.model, NetworkModel) and isinstance(problem.data, Loader)
+        check = problem.model.targets_check(problem.example.x) if loads else None
+        rows = rows_of(problem.data, settings.batch_size, settings.place, check=check)
         samples = rows.samples(settings.steps)
         self.loss: Loss = problem.loss(samples, settings.objective)
         leaves = {name: parameter.unconstrained for name, parameter in self.loss.parameters.items()}
