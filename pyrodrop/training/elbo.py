@@ -23,7 +23,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
 
-from pyrodrop.checks import HasWeights
+from pyrodrop.checks import HasPosterior, HasWeights
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
@@ -81,23 +81,23 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
 
 def bound_terms(
     model: Callable[..., Any], guide: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *,
-    nll_alone: bool = False,
+    nll_alone: bool = False, known: dict[str, Tensor] | None = None,
 ) -> tuple[Terms, float]:  # fmt: skip
     """The terms of a bound on the log evidence for a new sample of the guide, and the `common_scale`, 1 if there is none.
 
     That, scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a `rate_prior` are left out; with
-    `nll_alone` also the KL divergence, which is 0.
+    `nll_alone` also the KL divergence, which is 0. The divergences that depend on no sample are kept in `known`.
     """
     with repeatable(model):
         sites = _sites(model, guide, args, kwargs)
     scale = common_scale(node for pair in sites for node in pair if node is not None)
     kept = [(site, q) for site, q in sites if q is None or not (nll_alone or q["infer"].get("penalty"))]
     own = [(site, q and {**q, "scale": _plates(q) if scale is None else q["scale"] / scale}) for site, q in kept]
-    terms = _terms(own, _hyperparameters(model))
+    terms = _terms(own, _hyperparameters(model), known)
     return terms._replace(nll=terms.nll / (scale or 1)), scale or 1.0
 
 
-def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str]) -> Terms:
+def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str], known: dict[str, Tensor] | None = None) -> Terms:
     """The terms for one sample."""
     nll, kl_weights, kl_hyper = (torch.zeros(()) for _ in range(3))
     for site, q in sites:
@@ -105,7 +105,11 @@ def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str]) -> Terms:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
         name = (q if site is None else site)["name"]
-        kl = scale_and_mask(_divergence(q, site), q["scale"], q["mask"]).sum()
+        if known is None or (kl := known.get(name)) is None:
+            density, of_draw = _divergence(q, site)
+            kl = scale_and_mask(density, q["scale"], q["mask"]).sum()
+            if known is not None and not of_draw:
+                known[name] = kl
         if (name.removesuffix("_unconstrained") if site is None else name) in hyper:
             kl_hyper = kl_hyper + kl
         else:
@@ -243,23 +247,29 @@ def _elements(d: Any) -> Any:
     return d.base_dist if isinstance(d, Independent) else d
 
 
-def _divergence(q: Any, site: Any) -> Tensor:
-    """KL(q || p) of a site.
+def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
+    """KL(q || p) of a site, and whether it was estimated from the sampled value.
 
     An auxiliary site of the guide, from which it computes the model's sites, or a factor has no p, and counts log q.
     """
     if site is None:
-        return q["fn"].log_prob(q["value"])  # type: ignore[no-any-return]
+        return q["fn"].log_prob(q["value"]), True
     if q.get("made") or q.get("by_draw"):  # a site made of an auxiliary one: the ratio is a change of variables
         try:
-            return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"])  # type: ignore[no-any-return]
+            return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:
             raise NoDivergence(f"no KL divergence of {site['name']!r} from its prior: {error}") from error
     if isinstance(q["fn"], LazyDistribution) and isinstance(site["fn"], LazyDistribution):
-        return q["fn"].divergence(site["fn"])
-    kl = divergence(q["fn"], site["fn"], lambda: q["value"])
+        return q["fn"].divergence(site["fn"]), True
+    used: list[Tensor] = []
+
+    def value() -> Tensor:
+        used.append(q["value"])
+        return used[0]
+
+    kl = divergence(q["fn"], site["fn"], value)
     # of a point mass the divergence is -log p; the log_density of a value that the guide has drawn itself comes to it
-    return kl + q["fn"].log_prob(q["value"]) if isinstance(_elements(q["fn"]), Delta) else kl
+    return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, bool(used))
 
 
 def _plates(site: Any) -> float:
@@ -365,6 +375,8 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
     # a seed for each draw, so that all blocks of rows have the same draws
     seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
     terms = torch.zeros(2, num_samples, dtype=torch.float64)
+    of_package = isinstance(model, HasWeights) and isinstance(guide, HasPosterior) and not model.hyper_sites()
+    known: dict[str, Tensor] | None = {} if of_package else None
     with torch.no_grad(), PoolsBySlices():
         for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
             args, kwargs = block.args, block.kwargs
@@ -373,7 +385,7 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
                     check_call(model, guide, *args, **kwargs)
             for draw, seed_of_draw in enumerate(seeds):
                 with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
-                    of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0)
+                    of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0, known=known)
                 terms[:, draw] += torch.tensor([float(of_draw.nll) * share, float(of_draw.kl)], dtype=torch.float64)
             if number == 0:
                 with seeded(seed, device):
