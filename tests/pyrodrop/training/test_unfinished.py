@@ -13,7 +13,7 @@ from torch.distributions import Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.training.worth import Worth, judge, reason
+from pyrodrop.training.worth import Worth, judge, reason, still_falls
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2
@@ -73,6 +73,14 @@ def test_a_loss_that_has_fallen_is_not(noise: float, caplog: pytest.LogCaptureFi
     for nll in (1e4 * torch.exp(-step / 100), 400 + 0.1 * step, 400 - 0.05 * step, torch.linspace(1000, 400, 99)):
         judge(recorded(nll + noise * torch.randn(len(nll))))
     assert not said(caplog)
+
+
+def test_a_fall_within_its_standard_error_is_none() -> None:
+    """0.06 nats per row in the last tenth, beside losses that alternate by 1, or by 0.1."""
+    for size, fall in ((1.0, 0.0), (0.1, 0.06)):
+        nll = 200 * (2 + size * torch.tensor([1.0, -1.0]).repeat(500))
+        nll[-100:] -= 12
+        assert still_falls(recorded(nll)) == pytest.approx(fall)
 
 
 def test_a_fit_that_is_worse_than_the_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
