@@ -55,10 +55,6 @@ def many(models: Any = None, guides_: Any = None, data: Any = (X, Y), **settings
     return pyrodrop.fit_replicates(models, guides_, data, **{"count": 2, "steps": 1, "progress": False, **settings})
 
 
-def training(**settings: Any) -> pyrodrop.Training:
-    return pyrodrop.Training(mlp(), guides.Point(mlp()), (X, Y), **{"engine": "pyro", **settings})
-
-
 def at(**changed: Any) -> dict[str, Any]:
     return {**potential().initial_params(0), **changed}
 
