@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,15 +31,41 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import rows_of
-from pyrodrop.training.worth import REASONS, Report, less_than_the_best, no_better_than_a_constant
+from pyrodrop.training.result import Fit, rows_of
+from pyrodrop.training.worth import reason
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
 _BETTER = 0.1  # nats per row by which another predictor must be better to be recommended
 _REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
 _LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """A fit compared with simple predictors; printed, a page in Markdown.
+
+    Attributes:
+        scores: of every predictor by name, on the same rows: ``log_density`` in nats per row, and ``rmse`` and
+            ``coverage_95``, or ``accuracy`` and ``ece``.
+        facts: other findings, such as rates and Pareto k-hat, by name.
+        advice: what to try next, the most important first, with a page of the documentation.
+    """
+
+    scores: Mapping[str, Mapping[str, float]]
+    facts: Mapping[str, str]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        columns = list(next(iter(self.scores.values())))
+        rows = [["", *(column.replace("_", " ") for column in columns)], ["---"] * (len(columns) + 1)]
+        rows += [[name, *(f"{row[column]:.3g}" for column in columns)] for name, row in self.scores.items()]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        facts = "\n".join(f"- {name}: {fact}" for name, fact in self.facts.items())
+        tries = "\n".join(f"{number}. {each}" for number, each in enumerate(self.advice, 1)) or "Nothing looks wrong."
+        return f"# Report of a fit\n\n{table}\n\n{facts}\n\n## What to try\n\n{tries}\n"
+
+    __repr__ = _repr_markdown_ = __str__
 
 
 @exclusive()
@@ -193,12 +220,10 @@ def _k_hat(fit: Fit, train: Dataset, seed: int) -> tuple[float, str]:
 
 def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float, *, seen: bool) -> Iterator[str]:
     """What to try next."""
-    said: set[Any] = set()
-    for look, page in REASONS.items():
-        if (message := look(fit)) and not (look is less_than_the_best and no_better_than_a_constant in said):
-            said.add(look)
-            yield f"{message[0].upper()}{message[1:]} ([Symptoms](docs/symptoms.md#{page}))."
-    wide = said & {no_better_than_a_constant, less_than_the_best}
+    sentence, page = reason(fit)
+    if sentence:
+        yield f"{sentence[0].upper()}{sentence[1:]} ([Symptoms](docs/symptoms.md#{page}))."
+    wide = sentence.startswith(("the fit is no better", "the fit predicts worse"))
     if wide and _takes_an_exact_layer(fit):
         yield (
             "guides.ExactLastLayer has the exact posterior of the last layer, and learns the noise from its evidence, which "

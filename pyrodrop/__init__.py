@@ -44,13 +44,12 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.certificate import Certificate
     from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.early_stopping import EarlyStopping
-    from pyrodrop.training.estimates import Elbo, Objective
+    from pyrodrop.training.elbo import Elbo
     from pyrodrop.training.fit import StepLosses, Training, fit
     from pyrodrop.training.problem import restart
     from pyrodrop.training.replicates import Replicates, fit_replicates
     from pyrodrop.training.result import Fit
-    from pyrodrop.training.worth import Report, Worth
+    from pyrodrop.training.worth import Worth
 
 try:
     __version__ = version("pyrodrop")
@@ -60,16 +59,13 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 __all__ = [
     "Certificate",
     "Checkpoint",
-    "EarlyStopping",
     "Elbo",
     "Fit",
     "Moments",
-    "Objective",
     "Potential",
     "Prediction",
     "Reading",
     "Replicates",
-    "Report",
     "Sampled",
     "StepLosses",
     "Training",
@@ -108,15 +104,14 @@ _FILES = {
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),
     "compiled": ("compile_svi",),
-    "training.estimates": ("Elbo", "Objective"),
+    "training.elbo": ("Elbo",),
     "training.fit": ("StepLosses", "Training", "fit"),
     "training.result": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
-    "training.early_stopping": ("EarlyStopping",),
     "training.certificate": ("Certificate",),
-    "training.worth": ("Report", "Worth"),
+    "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import

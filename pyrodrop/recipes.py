@@ -69,11 +69,10 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.by_default import by_default, settings_for, standardised
-from pyrodrop.training.fit import fit
+from pyrodrop.training.fit import by_default, fit, settings_for, standardised
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
-from pyrodrop.training.settings import TrainingOptions, check_settings
+from pyrodrop.training.settings import TrainingOptions
 from pyrodrop.training.worth import TRIAL, collected, say
 
 __all__ = ["Curve", "Recipe", "classifier", "curve", "regressor"]
@@ -228,7 +227,6 @@ class Recipe(Described):
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
-        check_settings(changes, "Recipe.fit")
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
         return {**settings, "lr_schedule": cosine(settings["steps"])} | changes
 

@@ -34,7 +34,7 @@ from pyrodrop.data.columns import Columns, read_inputs
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import Standardize, narrowed
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.worth import collected
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]

@@ -2,7 +2,7 @@
 
     loss = nll + kl_weight * kl(weights) + kl(hyperparameters), or the value of a loss object of Pyro
 
-An engine makes steps: Pyro (`pyrodrop.training.step`), or one of `pyrodrop.compiled`:
+An engine makes steps: Pyro (`pyrodrop.training.session.ByPyro`), or one of `pyrodrop.compiled`:
 
     pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
-from pyro import poutine
 from pyro.infer import ELBO, JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -165,11 +164,9 @@ class Objective(ABC):
 
     Attributes:
         jitted: whether `torch.jit` traces the loss; another trace around that would break `torch.jit` for the whole process.
-        guesses: whether Pyro calls guide and model once before the first step; known after a call of the loss.
     """
 
     jitted: bool = False
-    guesses: bool = False
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         self.model: Callable[..., Any] = model
@@ -192,12 +189,6 @@ class Objective(ABC):
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf, 0 if the loss does not depend on it; no ``.grad`` changes."""
 
-    def guess(self, batch: Arguments) -> None:
-        """Make the calls of `guesses`, to draw the random numbers that Pyro draws before the first step."""
-        with poutine.block(), making(batch):
-            drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
-            poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
-
 
 class OfPyro(Objective):
     """A loss object of Pyro, which estimates and differentiates as under `pyro.infer.SVI`; its loss stands for nll.
@@ -214,14 +205,12 @@ class OfPyro(Objective):
 
     def __init__(self, loss: ELBO, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
         super().__init__(model, guide)
-        self.loss: Any = copy.copy(loss)  # some store what they learn at their first call
-        self.jitted = isinstance(loss, _JITTED)
-        self._nesting: Any = getattr(loss, "max_plate_nesting", None)
+        self.given, self.jitted = loss, isinstance(loss, _JITTED)
+        self.begin()
 
-    @property
-    def guesses(self) -> bool:  # type: ignore[override]
-        """Whether the loss object has found the number of nested plates by an extra call of guide and model."""
-        return bool(getattr(self.loss, "max_plate_nesting", None) != self._nesting)
+    def begin(self) -> None:
+        """Take a new copy of the user's object, which learns at its first call what some need, by random draws."""
+        self.loss: Any = copy.copy(self.given)
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():
@@ -265,6 +254,7 @@ class Loss:
         parameters: those that the optimiser changes, by name.
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.
+        in_store: names of the parameters in Pyro's global store that belong to no module of model or guide.
         recordings: graphs of the loss that `pyrodrop.compiled` keeps.
     """
 
@@ -272,6 +262,7 @@ class Loss:
     parameters: Mapping[str, Parameter]
     moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
+    in_store: Sequence[str] = ()
     recordings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -365,11 +356,7 @@ def does_more(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step does more than the rule of the optimiser's class, by an option, a hook or a replaced `step`."""
     if any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
         return True
-    hooks = [
-        value
-        for name, value in vars(optimizer).items()
-        if name.endswith("step_pre_hooks") or name.endswith("step_post_hooks")
-    ]
+    hooks = [value for name, value in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))]
     return "step" in vars(optimizer) or any(hooks)
 
 

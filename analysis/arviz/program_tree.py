@@ -13,8 +13,7 @@ from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.analysis.comparison.program_draws import Variables, program_draws
 from pyrodrop.sampling import Sampled
 from pyrodrop.training.problem import describe
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import data_for
+from pyrodrop.training.result import Fit, data_for
 from pyrodrop.training.rows import arguments_of
 
 _ELBO_DRAWS = 100
@@ -47,10 +46,11 @@ def program_tree(
         groups["posterior_predictive"] = _joined([chain.predictive for chain in drawn])
     densities = [chain.log_likelihood for chain in drawn if chain.log_likelihood]
     groups |= {"log_likelihood": _joined(densities)} if densities else {}
-    elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
-    attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
-    attrs["elbo_convention"] = str(elbos[0].convention)
+    if first.settings.get("objective") != "TraceEnum_ELBO":  # which sums out sites
+        elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
+        attrs |= {"elbo": scalar_or_array([e.value for e in elbos]), "elbo_se": scalar_or_array([e.se for e in elbos])}
+        attrs["elbo_convention"] = str(elbos[0].convention)
     attrs |= {"posterior_predictive_missing": drawn[0].undrawable} if drawn[0].undrawable else {}
     missing = drawn[0].no_density or (f"{num_samples} draws, fewer than {LEAST}" if num_samples < LEAST else "")
     if missing:

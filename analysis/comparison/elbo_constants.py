@@ -22,8 +22,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.training.elbo import Factor, site_factors
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import rows_of
+from pyrodrop.training.result import Fit, rows_of
 from pyrodrop.training.rows import arguments_of
 
 

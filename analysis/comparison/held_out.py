@@ -22,7 +22,6 @@ from pyrodrop.parts import Described
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.training.settings import check_settings
 
 _ROWS = 1000  # predicted at a time
 
@@ -143,7 +142,6 @@ def kfold(
         ValueError: k is out of range, y has missing values, or examples depend on each other, such as the nodes of a graph.
         FloatingPointError: the loss of a fold is not finite.
     """
-    check_settings(settings, "kfold")
     data = Dataset.of(data)
     check_complete(model, data.y, "kfold")
     if mixes_examples(model, data.x):

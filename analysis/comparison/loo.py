@@ -36,8 +36,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.parts import Described
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import data_for, rows_of
+from pyrodrop.training.result import Fit, data_for, rows_of
 from pyrodrop.training.rows import arguments_of
 
 _INSTEAD = {

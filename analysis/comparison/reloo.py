@@ -24,9 +24,7 @@ from pyrodrop.checks import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.training.replicates import fit_replicates
-from pyrodrop.training.result import Fit
-from pyrodrop.training.result_data import rows_of
-from pyrodrop.training.settings import check_settings
+from pyrodrop.training.result import Fit, rows_of
 
 
 def reloo(
@@ -61,7 +59,6 @@ def reloo(
         TypeError: `fit` is not a `Fit`.
         FloatingPointError: the loss of a refit is not finite.
     """
-    check_settings(settings, "reloo")
     if not isinstance(fit, Fit):
         raise TypeError(
             f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample, "

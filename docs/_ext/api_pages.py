@@ -56,10 +56,10 @@ FIRST = (
 # The names of ``pyrodrop`` by page, in its order: a page for all of them would be twice as long as any other.
 TOPICS = {
     "training": (
-        "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses",
+        "fit", "fit_replicates", "Training", "Checkpoint", "StepLosses",
         "compile_svi", "restart",
     ),
-    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),
+    "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip

@@ -74,12 +74,6 @@ class Keywords:
         return {name: _word(value) for name, value in _placed(self.values, "data")}
 
     @property
-    def outline(self) -> str:
-        """A description of the arguments without the values of tensors, which must be equal for replicates."""
-        like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
-        return ", ".join(f"{name} {word}" for name, word in sorted(Keywords(like).words.items()))
-
-    @property
     def fingerprint(self) -> str:
         """Hash of the names and values, as 32 hexadecimal digits."""
         return hashlib.blake2b(repr(sorted(self.words.items())).encode(), digest_size=16).hexdigest()

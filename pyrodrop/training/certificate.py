@@ -6,8 +6,9 @@ tenths of these; edge, at most that of all of them; beyond, larger.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record
 from pyrodrop.parts import Card, carded
-from pyrodrop.training.simulated import Kernel
+from pyrodrop.training.worth import Kernel, evenly
 
 REGIONS = ("inside", "edge", "beyond")
 POINTS = 200  # most training rows, and twice the most rows beyond, at which bands are looked at
@@ -43,7 +44,7 @@ class Regions:
     @classmethod
     def of(cls, x: Tensor, length: float) -> Regions:
         """The regions of training rows ``[N, D]``; `length` is that of the process, of standardised columns."""
-        rows = x.detach().cpu().double()[torch.linspace(0, len(x) - 1, min(len(x), _ROWS)).long()]
+        rows = x.detach().cpu().double()[evenly(len(x), _ROWS)]
         regions = cls(Kernel.of(x, length), rows, torch.empty(0))
         there = regions.variance(x)
         return replace(regions, limits=torch.stack([there.quantile(_INSIDE), there.max()]))
@@ -64,7 +65,7 @@ class Regions:
         middle, edge = x.mean(0), x[(self(x) > 0).to(x.device)]
         away = torch.cat([middle + by * (edge - middle) for by in _AWAY])
         away = away[(self(away) == 2).to(x.device)]
-        return away[torch.linspace(0, len(away) - 1, min(len(away), POINTS // 2)).long()] if len(away) else away
+        return away[evenly(len(away), POINTS // 2)] if len(away) else away
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Held:
     Attributes:
         coverage: share of data sets and points at which the band holds f.
         error: standard error of `coverage`, by the differences between data sets.
-        of_y: the same share of intervals of new y; None beyond the data, and of class labels.
+        of_y: the same share of intervals of new y; NaN beyond the data, and of class labels.
         factor: by which draws are moved away from their mean in ``predict(..., certified=True)``.
         centre: share of the mean squared error of the mean that is the same in all refits: above a half, the bands are not
             too narrow but in the wrong place.
@@ -82,7 +83,7 @@ class Held:
 
     coverage: float
     error: float
-    of_y: float | None
+    of_y: float
     factor: float
     centre: float
 
@@ -112,7 +113,7 @@ class Certificate:
         """The summary that is printed."""
         facts = {"functions": f"drawn by the {self.by}, the best predictor of the training data"}
         for name, held in self.held.items():
-            y = "" if held.of_y is None else f", intervals of y {held.of_y:.0%}"
+            y = "" if math.isnan(held.of_y) else f", intervals of y {held.of_y:.0%}"
             facts[name] = f"bands hold f at {held.coverage:.0%} (s.e. {held.error:.1%}){y}; factor {held.factor:.2g}"
         return Card(f"Bands of {self.level:.0%} in {self.refits} refits", facts | {"finding": self.finding})
 
@@ -134,18 +135,13 @@ class Certificate:
 
     def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain data of a file."""
-        plain = {name: getattr(self, name) for name in ("level", "refits", "by", "columns")}
-        held = {name: asdict(each) for name, each in self.held.items()}
-        if self.regions is None:
-            return {}, plain | {"held": held}
-        kernel = self.regions.kernel
-        tensors = {
-            "rows": self.regions.rows,
-            "limits": self.regions.limits,
-            "middle": kernel.middle,
-            "scale": kernel.scale,
-        }
-        return tensors, plain | {"held": held, "length": kernel.length}
+        tensors = {"held": torch.tensor([astuple(held) for held in self.held.values()], dtype=torch.float64)}
+        plain = {"level": self.level, "refits": self.refits, "by": self.by, "columns": self.columns}
+        if (regions := self.regions) is not None:
+            kernel = regions.kernel
+            tensors |= {"rows": regions.rows, "limits": regions.limits, "middle": kernel.middle, "scale": kernel.scale}
+            plain["length"] = kernel.length
+        return tensors, plain | {"regions": list(self.held)}
 
     @classmethod
     def of_file(cls, record: Record, tensors: Mapping[str, Tensor]) -> Certificate:
@@ -154,35 +150,21 @@ class Certificate:
         Raises:
             ValueError: the file is damaged.
         """
-        held = {}
-        for name in record.record("held").content:
-            each = record.record("held").record(name)
-            numbers = {key: _number(each, key) for key in ("coverage", "error", "factor", "centre")}
-            held[name] = Held(of_y=each.number("of_y", optional=True), **numbers)
-        regions = None
-        if tensors:
-            shapes = {name: value.shape for name, value in tensors.items()}
-            columns = shapes.get("rows", (0, 0))[-1]
-            due = {
-                "rows": (len(tensors.get("rows", ())), columns),
-                "limits": (2,),
-                "middle": (columns,),
-                "scale": (columns,),
-            }
-            sound = shapes == due and all(bool(value.isfinite().all()) for value in tensors.values())
-            if not sound or not bool((tensors["scale"] > 0).all()) or not _number(record, "length") > 0:
-                raise Failed(f"{record.where} must have finite rows, limits, middle and scale in its certificate")
-            kernel = Kernel(tensors["middle"], tensors["scale"], _number(record, "length"))
+        names, regions, columns = record.texts("regions"), None, tensors.get("scale", torch.empty(0)).numel()
+        due: dict[str, Any] = {"held": (len(names), 5)}
+        if "length" in record.content:
+            due |= {"rows": (len(tensors.get("rows", ())), columns), "limits": (2,), "middle": (columns,)}
+            due["scale"] = (columns,)
+        sound = {name: value.shape for name, value in tensors.items()} == due and "inside" in names
+        sound = sound and all(name == "held" or bool(value.isfinite().all()) for name, value in tensors.items())
+        if not sound or not {*names} <= {*REGIONS} or not bool((tensors["held"][:, 3] >= 0).all()):
+            raise Failed(f"{record.where} must have a certificate of finite tensors, with factors of at least 0")
+        if columns:
+            kernel = Kernel(tensors["middle"], tensors["scale"], record.number("length"))
             regions = Regions(kernel, tensors["rows"], tensors["limits"])
-        if (
-            "inside" not in held
-            or not held.keys() <= set(REGIONS)
-            or not all(each.factor >= 0 for each in held.values())
-        ):
-            raise Failed(f"{record.where} must have a factor of at least 0 inside, in its certificate")
-        return cls(
-            _number(record, "level"), record.whole("refits"), record.text("by"), held, record.whole("columns"), regions
-        )
+        held = {name: Held(*numbers) for name, numbers in zip(names, tensors["held"].tolist(), strict=True)}
+        level: Any = record.number("level")
+        return cls(level, record.whole("refits"), record.text("by"), held, record.whole("columns"), regions)
 
     def widened(self, outputs: Tensor, x: Any) -> Tensor:
         """Draws of outputs ``[S, N, ...]`` at x, moved away from their mean by the factor of each row's region."""
@@ -192,9 +174,3 @@ class Certificate:
         f = outputs[..., : self.columns]
         mean = f.mean(0)
         return torch.cat([mean + by_row * (f - mean), outputs[..., self.columns :]], -1)
-
-
-def _number(record: Record, key: str) -> float:
-    value = record.number(key)
-    assert value is not None
-    return value

@@ -1,14 +1,11 @@
 """Files of the state of a session, and the fingerprint by which a run that continues knows its own state.
 
-Names, shapes, settings and a hash of the data identify the run that a state belongs to, so that the error for another run
-says which part differs.
+The error for the state of another run says what differs.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import logging
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,20 +20,11 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.files import digests
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.parts import differences, made_of, refuse
-from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.steps import Loss
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 
-_log = logging.getLogger("pyrodrop")
-
 _FILE = "a str or a pathlib.Path, the file to save the state of the training to"
-
-# Arguments of `fit`: a run that continues another one must agree with it in all of PARTS but those in FREE.
-FREE = ("steps", "lr", "lr_schedule", "kl_weight", "engine")
-PARTS = ("model", "guide", "data", "batch_size", "estimator", "objective", "optimizer", "device", "seed", *FREE)
-
-Fingerprint = dict[str, dict[str, str]]
 
 
 class Checkpoint:
@@ -47,7 +35,7 @@ class Checkpoint:
     finite one.
 
     A file of another model, guide or data is refused, as is one with another `batch_size`, `estimator`, `objective`,
-    `optimizer`, `device` or `seed`. Other `steps`, `lr`, `lr_schedule`, `kl_weight` or `engine` are accepted and logged.
+    `optimizer`, `device` or `seed`. Other `steps`, `lr`, `lr_schedule`, `kl_weight` or `engine` are accepted.
     Functions and classes of your own are identified by name, not by their code.
 
     Args:
@@ -96,58 +84,64 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
     }
 
 
-def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer) -> Fingerprint:
-    """The fingerprint of a run: descriptions of names, shapes, settings and buffers, and a hash of the data, by `PARTS`.
+def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """What a run that continues another one must have in common with it: names, shapes and settings of model and guide,
+    values of buffers that no step changes, a hash of the data, and options; a word for each."""
+    data, objective = problem.data, settings.objective
+    if isinstance(data, Keywords):
+        of_data = data.words
+    else:
+        # a loader need not have the same rows first
+        rows = f"{data.per_epoch} minibatches" if isinstance(data, Loader) else data.fingerprint
+        of_data = {"data": f"{rows} ({len(data)} rows)"}
+        for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
+            of_data[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
+    options = {
+        "batch_size": _batch_size(settings, data),
+        "estimator": settings.estimator,
+        "device": settings.place.type,
+        "seed": settings.seed,
+        "objective": type(objective).__name__,
+        **{
+            f"objective.{name}": value
+            for name, value in (vars(objective) if objective else {}).items()
+            if _is_plain(value)
+        },
+        "optimizer": type(optimizer).__name__,
+        **{f"optimizer.{name}": value for name, value in optimizer.defaults.items() if name != "lr"},
+    }
+    return {
+        **made_of(problem.model, "model"),
+        **made_of(problem.guide, "guide"),
+        **{f"{name} (values)": word for name, word in digests(_constant(problem, loss)).items()},
+        **of_data,
+        **{name: str(value) for name, value in options.items()},
+    }
 
-    Functions are described by their names.
-    """
-    parts = {"model": made_of(problem.model, "model"), "guide": made_of(problem.guide, "guide")}
-    for name, word in digests(_constant(problem, loss)).items():
-        parts[name.partition(".")[0]][f"{name} (values)"] = word
-    parts |= {"data": _data(problem), "objective": _objective(settings.objective)}
-    entries = {f"optimizer.{name}": str(value) for name, value in optimizer.defaults.items() if name != "lr"}
-    parts["optimizer"] = {"optimizer": type(optimizer).__name__, **entries}
-    parts["batch_size"] = {"batch_size": str(_batch_size(settings, problem.data))}
-    parts["device"] = {"device": settings.place.type}
-    return {name: parts[name] if name in parts else {name: _word(getattr(settings, name))} for name in PARTS}
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
 
 
-def check_same(there: Any, here: Fingerprint, file: str) -> None:
-    """Check that a run may continue another one, whose fingerprint is `there`, and log the settings in which they differ.
+def check_same(there: Any, here: dict[str, str], file: str) -> None:
+    """Check that a run may continue another one, whose fingerprint is `there`, as `as_tensor` returns it.
 
     Raises:
-        ValueError: they differ in something other than `FREE`, or `there` is no fingerprint.
+        ValueError: they differ, or `there` is no fingerprint.
     """
-    there = _of_tensor(there)
-    if not isinstance(there, dict) or not all(_is_description(there.get(name)) for name in PARTS):
-        raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
-    compared = {name: differences(there[name], here[name]) for name in PARTS}
-    refuse(
-        {name: lines for name, lines in compared.items() if name not in FREE},
-        f"{file} is of another run",
-        "A run that continues may differ in " + ", ".join(FREE),
-    )
-    lines = [line for differing in compared.values() for line in differing]
-    if lines:
-        level = logging.INFO if lines == compared["steps"] else logging.WARNING
-        _log.log(level, "%s continues with other settings: %s", file, "; ".join(lines))
-
-
-def as_tensor(run: Fingerprint) -> Tensor:
-    """A `Fingerprint` as the bytes of JSON, for a state that consists of tensors."""
-    return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
-
-
-def _of_tensor(value: Any) -> Any:
-    """The inverse of `as_tensor`; None if the value is not JSON in a tensor."""
     try:
-        return json.loads(value.to("cpu", torch.uint8).flatten().numpy().tobytes())
+        words = json.loads(there.to("cpu", torch.uint8).flatten().numpy().tobytes())
     except (ValueError, RecursionError, AttributeError):
-        return None
+        words = None
+    if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
+        raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
+    free = "A run that continues may differ in steps, lr, lr_schedule, kl_weight, engine"
+    refuse({"run": differences(words, here)}, f"{file} is of another run", free)
 
 
-def _is_description(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+def as_tensor(run: dict[str, str]) -> Tensor:
+    """A fingerprint as the bytes of JSON, for a state that consists of tensors."""
+    return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
 
 
 def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
@@ -179,33 +173,3 @@ def _sizes(settings: Settings, data: Dataset | Loader | Keywords) -> dict[str, A
     if isinstance(data, Loader):
         return {**sizes, "data_source": data.source}
     return sizes if data.columns is None else {**sizes, "columns": data.columns.words()}
-
-
-def _data(problem: Problem) -> dict[str, str]:
-    data = problem.data
-    if isinstance(data, Keywords):
-        return data.words
-    if isinstance(data, Loader):  # which need not have the same rows first
-        entries = {"data": f"{data.per_epoch} minibatches ({len(data)} rows)", "data.data_source": data.source}
-    else:
-        entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
-    for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
-        entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
-    return entries
-
-
-def _objective(objective: Any) -> dict[str, str]:
-    """A loss object of Pyro, by its class and settings."""
-    settings = {} if objective is None else vars(objective)
-    plain = {name: str(value) for name, value in settings.items() if isinstance(value, bool | int | float | str)}
-    return {"objective": type(objective).__name__, **{f"objective.{name}": word for name, word in plain.items()}}
-
-
-def _word(value: Any) -> str:
-    """A setting as a string: a number as it is, a schedule of this package as its call, another function by its name."""
-    if isinstance(value, functools.partial):
-        options = ", ".join(f"{name}={option}" for name, option in value.keywords.items())
-        return f"{_word(value.func)}({options})"
-    if callable(value) and not isinstance(value, KLSchedule | LRSchedule):
-        return str(getattr(value, "__name__", type(value).__name__))
-    return str(value)

@@ -2,17 +2,19 @@
 
     ELBO = E_q[sum_n ln p(y_n | x_n, W)] - KL(q || prior) = E_q[-nll] - kl
 
-The model's plate scales the nll of a minibatch to the data set. Kingma, Salimans & Welling (2015), eq. 2-3,
-https://arxiv.org/abs/1506.02557.
+The model's plate scales the nll of a minibatch to the data set. An estimate for data in rows sums the nll over blocks of
+rows, each with the same draws; for keyword arguments it averages over subsamples of the program's plates. Kingma, Salimans
+& Welling (2015), eq. 2-3, https://arxiv.org/abs/1506.02557.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Delta, TorchDistribution, Unit
@@ -22,10 +24,21 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from pyrodrop.checks import HasPosterior, HasWeights
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
-from pyrodrop.guides.ensemble import members_of
-from pyrodrop.models.network import repeatable
+from pyrodrop.guides.ensemble import Ensemble, members_of
+from pyrodrop.guides.guide import Guide
+from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
+from pyrodrop.models.trained_network import TrainedNetwork
+from pyrodrop.networks.pooling import PoolsBySlices
+from pyrodrop.parts import Described
+from pyrodrop.prediction.agreement import check_call, innermost, knows_sites
+from pyrodrop.prediction.draws import rows_at_once
 from pyrodrop.reparam.lazy import LazyDistribution
+from pyrodrop.steps import Arguments, Batch, Objective, making
+from pyrodrop.training.rows import arguments_of, takes_num_data
 
 
 class Terms(NamedTuple):
@@ -66,68 +79,36 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
-def terms_of(model: Callable[..., Any], guide_trace: Any, model_trace: Any) -> Terms:
-    """`elbo_terms` of a trace of the guide, and of one of the model that was replayed from it."""
-    return _terms(_pairs(model, guide_trace, model_trace), _hyperparameters(model))
+def bound_terms(
+    model: Callable[..., Any], guide: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *,
+    nll_alone: bool = False, known: dict[str, Tensor] | None = None,
+) -> tuple[Terms, float]:  # fmt: skip
+    """The terms of a bound on the log evidence for a new sample of the guide, and the `common_scale`, 1 if there is none.
 
-
-class DrawnTerms:
-    """The terms of several samples of one trained model and guide, which must not change between calls.
-
-    The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for every sample
-    and is computed once.
-
-    Args:
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and the
-            `common_scale`, so that the result is a bound on the log evidence; False for the objective that training
-            minimises.
+    That, scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) are left out; with `nll_alone` also the
+    KL divergence, which is 0. The divergences that depend on no sample are kept in `known`.
     """
-
-    def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
-        self.model: Callable[..., Any] = model
-        self.guide: Callable[..., Any] = guide
-        self.whole: bool = whole
-        self._hyper = _hyperparameters(model)
-        self._fixed = _without_hyperparameters(model, guide)
-        self._known: dict[str, Tensor] = {}
-        self.scale: float | None = None  # the common one, if `whole`
-
-    def draw(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, nll_alone: bool = False) -> Terms:
-        """`elbo_terms` for a new sample of the guide; with `nll_alone` the KL divergence is left out, and is 0."""
-        with repeatable(self.model):
-            sites = _sites(self.model, self.guide, args, kwargs)
-        if nll_alone:
-            sites = [(site, q) for site, q in sites if q is None]
-        elif self.whole:
-            self.scale = common_scale(node for pair in sites for node in pair if node is not None)
-            sites = [(site, q and self._scaled(q)) for site, q in sites]
-        terms = _terms(sites, self._hyper, self._fixed, self._known)
-        return terms._replace(nll=terms.nll / (self.scale or 1))
-
-    def _scaled(self, q: dict[str, Any]) -> dict[str, Any]:
-        """A site of the guide with the scale of its plates alone, or without the common one."""
-        return {**q, "scale": _plates(q) if self.scale is None else q["scale"] / self.scale}
+    with repeatable(model):
+        sites = _sites(model, guide, args, kwargs)
+    scale = common_scale(node for pair in sites for node in pair if node is not None)
+    kept = [(site, q) for site, q in sites if q is None or not nll_alone]
+    own = [(site, q and {**q, "scale": _plates(q) if scale is None else q["scale"] / scale}) for site, q in kept]
+    terms = _terms(own, _hyperparameters(model), known)
+    return terms._replace(nll=terms.nll / (scale or 1)), scale or 1.0
 
 
-def _terms(
-    sites: Iterable[tuple[Any, Any]],
-    hyper: frozenset[str],
-    fixed: frozenset[str] = frozenset(),
-    known: dict[str, Tensor] | None = None,
-) -> Terms:
-    """The terms for one sample; KL divergences of `fixed` sites that do not depend on the sample are cached in `known`."""
-    known = {} if known is None else known
+def _terms(sites: Iterable[tuple[Any, Any]], hyper: frozenset[str], known: dict[str, Tensor] | None = None) -> Terms:
+    """The terms for one sample."""
     nll, kl_weights, kl_hyper = (torch.zeros(()) for _ in range(3))
     for site, q in sites:
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
         name = (q if site is None else site)["name"]
-        if (kl := known.get(name)) is None:
-            with _no_autocast(q):
-                density, of_draw = _divergence(q, site)
+        if known is None or (kl := known.get(name)) is None:
+            density, of_draw = _divergence(q, site)
             kl = scale_and_mask(density, q["scale"], q["mask"]).sum()
-            if name in fixed and not of_draw:
+            if known is not None and not of_draw:
                 known[name] = kl
         if (name.removesuffix("_unconstrained") if site is None else name) in hyper:
             kl_hyper = kl_hyper + kl
@@ -157,12 +138,10 @@ class Factor(NamedTuple):
     Attributes:
         q: the guide's distribution.
         p: the model's distribution, the prior.
-        scale: factor of the site's KL divergence in training; 1 unless set by ``kl_scale`` or a handler.
     """
 
     q: Any
     p: Any
-    scale: float
 
     @property
     def convention(self) -> Convention:
@@ -179,18 +158,9 @@ def site_factors(
         for member in members_of(guide):
             pairs = _sites(model, member, args, kwargs)
             made = _made_of_others(pairs, model, member, args, kwargs)
-            of_member = {}
-            for site, q in pairs:
-                if q is not None and site is not None:
-                    scale = float(torch.as_tensor(q["scale"]).double().mean()) / _plates(q)
-                    of_member[site["name"]] = Factor(made.get(site["name"], q["fn"]), site["fn"], scale)
-            factors.append(of_member)
+            drawn = [(site["name"], site, q) for site, q in pairs if q is not None and site is not None]
+            factors.append({name: Factor(made.get(name, q["fn"]), site["fn"]) for name, site, q in drawn})
     return factors
-
-
-def elbo_convention(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Convention:
-    """The convention of the guide's KL divergence: the worst over its factors."""
-    return worst(site_conventions(model, guide, *args, **kwargs).values())
 
 
 def site_conventions(
@@ -291,29 +261,15 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
             raise NoDivergence(f"no KL divergence of {site['name']!r} from its prior: {error}") from error
     if isinstance(q["fn"], LazyDistribution) and isinstance(site["fn"], LazyDistribution):
         return q["fn"].divergence(site["fn"]), True
-    used = False
+    used: list[Tensor] = []
 
     def value() -> Tensor:
-        nonlocal used
-        used = True
-        return q["value"]  # type: ignore[no-any-return]
+        used.append(q["value"])
+        return used[0]
 
     kl = divergence(q["fn"], site["fn"], value)
     # of a point mass the divergence is -log p; the log_density of a value that the guide has drawn itself comes to it
-    return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, used)
-
-
-def _no_autocast(q: Any) -> AbstractContextManager[Any]:
-    """Disable autocast for KL divergences, some of which have matrix products (`LowRankNormal`)."""
-    device = q["value"].device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def _without_hyperparameters(model: Any, guide: Any) -> frozenset[str]:
-    """Names of the weights whose prior and posterior depend on no other site; empty for a model or guide not of pyrodrop."""
-    if not (isinstance(model, HasWeights) and isinstance(guide, HasPosterior)):
-        return frozenset()
-    return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
+    return (kl + q["fn"].log_prob(q["value"]), True) if isinstance(_elements(q["fn"]), Delta) else (kl, bool(used))
 
 
 def _plates(site: Any) -> float:
@@ -334,3 +290,150 @@ def _of_package(model: Any) -> Any:
             return None
         model = model.fn
     return model
+
+
+class MeanField(Objective):
+    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
+
+    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+        terms, loss = self._loss(batch, factors)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return terms
+
+    def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
+        with making(batch):
+            terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
+        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
+        return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
+
+    def terms(self, batch: Arguments) -> Tensor:
+        with torch.no_grad():
+            return self._loss(batch, (1.0, 1.0))[0]
+
+    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        terms, loss = self._loss(batch, factors)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
+
+    def check(self, batch: Arguments) -> None:
+        """Call guide and model once: compare their sites, and evaluate the terms.
+
+        Raises:
+            TypeError, ValueError: as `check_call`; a draw of the guide that its distribution's parameters cannot
+                differentiate, or a site without a density.
+        """
+        with making(batch):
+            drawn, called = check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+            for site in drawn.nodes.values():
+                if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
+                    continue
+                if site["fn"].log_prob(site["value"]).requires_grad:
+                    kind = type(innermost(site["fn"])).__name__
+                    raise ValueError(
+                        "objective None differentiates draws of the guide by its parameters, which is impossible for the "
+                        f"site {site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
+                        "objective=pyro.infer.Trace_ELBO(), or TraceEnum_ELBO(), which sums over its values"
+                    )
+            _terms(_pairs(self.model, drawn, called), _hyperparameters(self.model))
+
+
+BLOCK = 5000  # rows that are evaluated at a time
+
+
+@dataclass(frozen=True, repr=False)
+class Elbo(Described):
+    """An estimate of the evidence lower bound, in nats for the whole data set.
+
+    Attributes:
+        value: the estimate, ``-(nll + kl)``.
+        se: its standard error; NaN for one sample.
+        nll: mean over draws of minus the log likelihood.
+        kl: the KL divergence of the posterior from the prior.
+        convention: how `kl` was computed. Bounds of different conventions cannot be compared.
+        num_samples: number of draws.
+    """
+
+    value: float
+    se: float
+    nll: float
+    kl: float
+    convention: Convention
+    num_samples: int
+
+    def describe(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed: int) -> Elbo:
+    """The ELBO of a fit on these data; the arguments are those of `Fit.elbo`.
+
+    Raises:
+        ValueError: data are a loader; the model cannot be called on them; y has another shape than its distribution, or
+            values outside its support; the guide leaves sites to be summed out.
+    """
+    model, guide, device = fit.model, fit.guide, fit.device
+    # a seed for each draw, so that all blocks of rows have the same draws
+    seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
+    terms = torch.zeros(2, num_samples, dtype=torch.float64)
+    of_package = isinstance(model, HasWeights) and isinstance(guide, HasPosterior) and not model.hyper_sites()
+    known: dict[str, Tensor] | None = {} if of_package else None
+    with torch.no_grad(), PoolsBySlices():
+        for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
+            args, kwargs = block.args, block.kwargs
+            if number == 0 and not knows_sites(model, guide):
+                with seeded(0, device):
+                    check_call(model, guide, *args, **kwargs)
+            for draw, seed_of_draw in enumerate(seeds):
+                with pyro.validation_enabled(number == draw == 0), seeded(seed_of_draw, device):
+                    of_draw, scale = bound_terms(model, guide, args, kwargs, nll_alone=number > 0, known=known)
+                terms[:, draw] += torch.tensor([float(of_draw.nll) * share, float(of_draw.kl)], dtype=torch.float64)
+            if number == 0:
+                with seeded(seed, device):
+                    convention = worst(site_conventions(model, guide, *args, **kwargs).values())
+    nll, kl = terms
+    values = -(nll + kl)
+    se = float(values.std() / math.sqrt(num_samples)) if num_samples > 1 else math.nan
+    detail = "; ".join(filter(None, [convention.detail, *_notes(fit, scale)]))
+    return Elbo(
+        float(values.mean()), se, float(nll.mean()), float(kl.mean()), replace(convention, detail=detail), num_samples
+    )
+
+
+def _blocks(
+    model: Any, guide: Any, data: Dataset | Loader | Keywords, device: torch.device
+) -> Iterator[tuple[Arguments, float]]:
+    """Arguments of calls that together have all rows, each with the factor of its nll: the call's share of the rows if the
+    model scales the likelihood to all of them, else 1."""
+    if isinstance(data, Keywords):
+        yield arguments_of(data, device), 1.0
+        return
+    if isinstance(data, Loader):
+        raise ValueError(f"elbo needs data in memory, elbo(data=(x, y)); got {data.source}")
+    together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
+    if isinstance(model, NetworkModel):
+        model.check_targets(data)
+    size = len(data)
+    if takes_num_data(model) and takes_num_data(guide) and not together:
+        size = BLOCK
+    if isinstance(model, NetworkModel) and isinstance(guide, Guide | Ensemble) and not together:
+        with seeded(0, device):  # a network may draw noise
+            size = rows_at_once(model, arguments_of(data.rows(slice(BLOCK)), device).args[0], device)
+    for first in range(0, len(data), size):
+        rows = data.rows(slice(first, first + size))
+        scaled = {} if len(rows) == len(data) else {"num_data": len(data)}
+        yield Batch(arguments_of(rows, device).args, scaled), len(rows) / len(data)
+
+
+def _notes(fit: Any, scale: float) -> Iterator[str]:
+    """What the convention of an ELBO says of a `common_scale`, where training had another posterior over activations, and
+    where the network draws noise whose prior is its own distribution."""
+    if scale != 1:
+        yield f"without the factor {scale:g} of pyro.poutine.scale around model and guide"
+    if noise_by_row := fit.settings.get("noise_by_row"):
+        yield (
+            f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
+            "which is another posterior over activations"
+        )
+    noise = list(fit.model.dropouts.noise) if isinstance(fit.model, TrainedNetwork) else []
+    if noise:
+        yield f"noise of the function has no part in it, as its prior is its own distribution: {', '.join(noise)}"

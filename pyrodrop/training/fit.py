@@ -2,16 +2,21 @@
 
     loss = nll + kl_weight * kl(weights) + kl(hyperparameters)
 
-Every step (`pyrodrop.training.step`) draws once from the guide, computes the gradient of the loss on a minibatch, and
+Every step draws once from the guide, computes the gradient of the loss on a minibatch, and
 updates the parameters of guide and model. With the factor 1 the loss is minus the ELBO. Every epoch visits the rows of the
 data in a new random order.
+
+Where no guide is given, the scales of the priors and the noise maximise the evidence of the network's Gaussian process
+(`priors.from_gp`). The last layer of real y has its exact posterior, and that of class labels Laplace's approximation of it
+(`guides.ExactLastLayer`). Where more than two classes have more than 400 weights there, all weights have a
+`guides.MeanField`, by local noise.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -21,15 +26,18 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data import Data
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
+from pyrodrop.guides import ExactLastLayer, MeanField
+from pyrodrop.guides.guide import Guide
+from pyrodrop.likelihoods import Categorical, Gaussian
+from pyrodrop.models import MLP
+from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
+from pyrodrop.scaling import Standardize
 from pyrodrop.threads import outside
-from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.result import Fit
 from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
@@ -37,6 +45,9 @@ from pyrodrop.training.settings import Settings, TrainingOptions, with_options
 from pyrodrop.training.worth import judge
 
 _EXPECTED_STEPS = 10_000
+STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2
+_WEIGHTS = 400  # of the last layer, whose precision matrix of several classes is factorised at each step
+_log = logging.getLogger("pyrodrop")
 
 
 @with_options
@@ -92,7 +103,7 @@ def fit(
             ``RenyiELBO(alpha=0, num_particles=k)``, with the random numbers of ``pyro.infer.SVI``.
         average: share of the steps at the end, from 0 (none) to 1, over which the parameters are averaged: the fit has their
             means (Polyak & Juditsky 1992, https://doi.org/10.1137/0330046; as figure 1a of Kingma et al. 2015). Positive
-            ones are averaged as they are trained, by their logarithms. Not with a checkpoint, nor with EarlyStopping.
+            ones are averaged as they are trained, by their logarithms. Not with a checkpoint.
         engine: how steps are computed, see `pyrodrop.compiled`: ``pyro``, ``traced``, ``compiled``; ``auto`` weighs the work
             against the time for compiling. All draw the same noise. What cannot be traced is trained with ``pyro``.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
@@ -100,7 +111,7 @@ def fit(
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the state to, every 10,000 steps and at the end, and to continue from; or a `Checkpoint`.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch or after as many steps as its attribute
-            ``every``. Its random draws do not affect training, which ends if it returns True (`EarlyStopping`).
+            ``every``. Its random draws do not affect training, which ends if it returns True.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind.
@@ -123,28 +134,18 @@ def fit(
     if guide is None or data is None:
         fitted, guide, data = by_default(model, data if guide is None else guide, options.get("seed", 0))
         model, (steps, options) = fitted.model, settings_for(guide, steps, options)
-    if steps is None:
-        raise TypeError("steps, the number of gradient steps, must be given, fit(..., steps=1000); got none")
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     check_after_epoch(after_epoch)
-    if settings.average and (saving is not None or isinstance(after_epoch, EarlyStopping)):
-        raise ValueError(
-            "average must be 0 with a checkpoint, which has no means, and with EarlyStopping, which goes back to its best "
-            f"step; got {settings.average}"
-        )
+    if settings.average and saving is not None:
+        raise ValueError(f"average must be 0 with a checkpoint, which has no means; got {settings.average}")
     problem = Problem.of(model, guide, data, settings, num_data)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         session = Session(problem, settings)
-        if isinstance(after_epoch, EarlyStopping):
-            with evaluating(*problem.networks):
-                after_epoch.begin(session.result(), saving)
         if saving is not None:
             session.open(saving)
         session.run(progress, after_epoch)
-    if isinstance(after_epoch, EarlyStopping):
-        after_epoch.restore(session.result())
     done = session.result(ended=True, seconds=time.perf_counter() - start, engine=session.engine.name)
     judge(done)
     return done
@@ -191,9 +192,7 @@ class Training:
         >>> losses = [training.step() for _ in range(5)]
         >>> training.steps_done, losses[0].nll.shape
         (5, torch.Size([]))
-        >>> saved = training.state()
         >>> prediction = training.fit.predict(x, 10)
-        >>> training.load_state(saved)
     """
 
     @with_options
@@ -218,20 +217,12 @@ class Training:
         problem = Problem.of(model, guide, data, settings, num_data)
         with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
             self._session = Session(problem, settings)
-            _ = self._session.fingerprint  # before its first step
             self._random = random_states(settings.place)
-            self._modules = [module for module in modules_of(*problem.networks).values() if module.training]
 
     @property
     def steps_done(self) -> int:
         """The number of steps made so far."""
         return self._session.done
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of minibatches in an epoch."""
-        per_epoch: int = self._session.rows.per_epoch
-        return per_epoch
 
     @property
     def engine(self) -> str:
@@ -273,54 +264,8 @@ class Training:
             RuntimeError, FloatingPointError: as `step`.
         """
         count = whole_number(count, "count", "the number of steps")
-        session = self._session
+        session, place, start = self._session, self._settings.place, time.perf_counter()
         first, end = session.done, session.done + count
-        with self._in_context():
-            if first == 0:
-                session.first_step()
-            session.engine.called(first)
-            if session.done < end:
-                session.choose_engine(max(1, self._expected - 1))
-            with pyro.validation_enabled(False):
-                while session.done < end:
-                    session.advance(min(end, (session.done // CHECK_EVERY + 1) * CHECK_EVERY))
-                    if session.done % CHECK_EVERY == 0:
-                        session.check_finite()
-        return StepLosses(*session.history[first:end, :2].clone().unbind(1))
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of everything that the next steps depend on.
-
-        The parameters, buffers, optimiser, random state, place in the epoch, losses, and a description of the run, as
-        tensors by name, which `torch.save` and safetensors can write. `load_state` continues from it to the same bits.
-
-        Raises:
-            ValueError: a step changes Python attributes of model or guide, which tensors cannot restore.
-            FloatingPointError: a loss or a parameter is not finite. The message is that of `fit`.
-        """
-        with self._in_context():
-            return {name: value.detach().clone() for name, value in self._session.state().items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a state of this training, or of another one that was made with the same arguments.
-
-        Args:
-            state: as returned by `state`.
-
-        Raises:
-            TypeError: the state is not a mapping.
-            ValueError: it is not a whole state, or the state of another training, as for `pyrodrop.Checkpoint`. Nothing is
-                changed then.
-        """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
-        with self._in_context():
-            self._session.load(state, "the state")
-
-    @contextmanager
-    def _in_context(self) -> Iterator[None]:
-        """Training mode, the training's own random state and arithmetic within the block; restored afterwards."""
-        place, start = self._settings.place, time.perf_counter()
         with (
             threads.exclusive(),
             outside("a step of Training"),
@@ -330,14 +275,72 @@ class Training:
             self._settings.products(),
             denormals_flushed(),
             heap_kept(),
+            training_mode(session.problem),
         ):
             set_random_states(self._random, place)
-            for module in self._modules:
-                module.training = True
             try:
-                yield
+                if first == 0:
+                    session.first_step()
+                session.engine.called(first)
+                if session.done < end:
+                    session.choose_engine(max(1, self._expected - 1))
+                with pyro.validation_enabled(False):
+                    while session.done < end:
+                        session.advance(min(end, (session.done // CHECK_EVERY + 1) * CHECK_EVERY))
+                        if session.done % CHECK_EVERY == 0:
+                            session.check_finite()
             finally:
-                for module in self._modules:
-                    module.training = False
                 self._random = random_states(place)
                 self._seconds += time.perf_counter() - start
+        return StepLosses(*session.history[first:end, :2].clone().unbind(1))
+
+
+def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guide, Dataset]:
+    """The network under fitted priors, its guide, and the data, standardised unless they are.
+
+    Raises:
+        TypeError: `data` is missing, or the model is no `models.MLP` under a `Gaussian` or `Categorical`.
+        ValueError: there are more than 2,000 rows; as `priors.from_gp`.
+    """
+    if not isinstance(data, Dataset | tuple):
+        raise TypeError(
+            "data must be a Dataset or a pair (x, y), in fit(model, data) or fit(model, guide, data, steps=...); got "
+            f"{shown(data)}"
+        )
+    if type(model) is not MLP or type(model.likelihood) not in (Gaussian, Categorical):
+        raise TypeError(
+            "guide must be given, fit(model, guide, data, steps=...), unless the model is a models.MLP under a "
+            f"likelihoods.Gaussian or likelihoods.Categorical; got {shown(model)}"
+        )
+    data = Dataset.of(data)
+    if len(data) > ROWS:
+        raise ValueError(
+            f"guide must be given for data of more than {ROWS:,} rows, such as guides.BernoulliDropout(model, 0.05): the "
+            f"guide without one, guides.ExactLastLayer, computes all rows at each step; got {len(data):,} rows"
+        )
+    data = standardised(data)
+    fitted = from_gp(model, data, seed=seed)
+    weights = list(fitted.model.weight_sites().values())[-2:]
+    large = len(weights[-1]) > 2 and sum(weight.numel() for weight in weights) > _WEIGHTS
+    of_labels = isinstance(fitted.likelihood, Categorical)
+    guide: Any = MeanField(fitted.model) if of_labels and large else ExactLastLayer(fitted.model)
+    _log.info(
+        "no guide was given: priors and noise of priors.from_gp, and guides.%s; dropout posteriors are given as "
+        "fit(model, guides.BernoulliDropout(model, 0.05), data, steps=...)",
+        guide.describe(),
+    )
+    return fitted, guide, data
+
+
+def settings_for(guide: Any, steps: int | None, options: TrainingOptions) -> tuple[int, TrainingOptions]:
+    """The number of steps and the options of a fit without a guide, unless the caller gives others."""
+    if isinstance(guide, MeanField):
+        return STEPS if steps is None else steps, {"lr": LR, "estimator": "local", **options}
+    usual = STEPS_OF_LABELS if guide.of_labels else STEPS  # each has several of Newton's method
+    return usual if steps is None else steps, {"lr": LR, **options}
+
+
+def standardised(data: Dataset) -> Dataset:
+    """The data with a standardisation of x, and of y if it is real, unless they have one already."""
+    targets = data.targets or (Standardize.of(data.y) if data.y.is_floating_point() else None)
+    return data.with_values(inputs=data.inputs or Standardize.of_inputs(data.x), targets=targets)

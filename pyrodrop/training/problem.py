@@ -7,13 +7,13 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
-from pyro.infer import ELBO
+from pyro.infer import ELBO, RenyiELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
@@ -24,9 +24,11 @@ from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, 
 from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.data.loader import Check, Loader, loader_of
+from pyrodrop.data.loader import Loader, loader_of
 from pyrodrop.devices import seeded
+from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
+from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
@@ -37,9 +39,9 @@ from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_st
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
-from pyrodrop.training.refused import check
+from pyrodrop.training.elbo import MeanField
+from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.step import MeanField
 
 Data = Dataset | Loader | Keywords
 
@@ -68,38 +70,36 @@ class Problem:
     @classmethod
     def of(
         cls, model: Any, guide: Any, data: Any, settings: Settings, num_data: int | None = None, *,
-        start: int | None = None, like: Problem | None = None, copies: bool = False,
+        start: int | None = None, like: Problem | None = None,
     ) -> Problem:  # fmt: skip
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained.
 
         Args:
             num_data: the number of rows behind a loader.
             start: the seed of new initial weights, as of `restart`; None for those of the model.
-            like: a problem of the same model and guide, which are not examined again; only other data are.
-            copies: whether to copy programs, too, as replicates need it; autoguides are never copied.
+            like: a problem of the same model, whose network is not examined again.
         """
-        source, device, autos = (model, guide), settings.place, list[AutoGuide]()
-        if like is not None and data is like.data and device.type == "cpu":  # on which new weights are drawn
-            return like._again(start)
-        if like is None:
-            _check_callable(model, guide)
-            (check_guide if start is None else _check_restart)(model, guide)
-            check_model(autos := autoguides(guide), model)
+        source, device, autos = (model, guide), settings.place, autoguides(guide)
+        for what, program in (("model", model), ("guide", guide)):
+            if not callable(program) or isinstance(program, type):
+                raise TypeError(f"{what} must be a Pyro {what}, called as {what}(x, y); got {shown(program)}")
+        (check_guide if start is None else _check_restart)(model, guide)
+        check_model(autos, model)
         missing = leaves_out_missing(model)
         data = loader_of(data, num_data, missing=missing)
         if isinstance(data, Mapping | Keywords):
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data, missing=missing)
-        in_place = like.in_place if like else bool(autos) or not (copies or isinstance(model, HasWeights))
+        in_place = bool(autos) or not isinstance(model, HasWeights)
         if not in_place:
-            model, guide = _copied(model, guide)
+            model, guide = copy.deepcopy((model, guide))
         modules = list(modules_of(model, guide).values())
         (_forget_others if in_place else keep_own_parameters)(modules)
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
-            if isinstance(component, nn.Module) and like is None:
+            if isinstance(component, nn.Module):
                 check_values(component)
         for module in modules:
             tensors = [*module._parameters.values(), *module._buffers.values()]
@@ -107,24 +107,11 @@ class Problem:
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
         problem._meet_data(None if like is None else like.model)
-        example = None if isinstance(data, Keywords) else problem.example
-        check(model, guide, data, example, settings)
-        problem._apply_estimator()
+        for sentence in problem._refusals(settings):
+            raise ValueError(sentence)
+        if (strategy := STRATEGIES[settings.estimator]) is not None:
+            problem.trained = reparameterize(model, guide, strategy)
         return problem
-
-    def _again(self, start: int | None) -> Problem:
-        """A copy for the same data, which is not examined again, with new initial weights of this seed unless it is None."""
-        model, guide = _copied(self.model, self.guide)
-        keep_own_parameters(list(modules_of(model, guide).values()))
-        if start is not None:
-            _restart(model, guide, start)
-        problem = replace(self, model=model, guide=guide, trained=(model, guide))
-        problem._apply_estimator()
-        return problem
-
-    def _apply_estimator(self) -> None:
-        if (strategy := STRATEGIES[self.estimator]) is not None:
-            self.trained = reparameterize(self.model, self.guide, strategy)
 
     def _meet_data(self, like: NetworkModel | None) -> None:
         """Give a network its data: their standardisation, checks of shapes and values, and the rows of its guide."""
@@ -135,11 +122,55 @@ class Problem:
             self.model.check(self.example, like)
         if isinstance(self.guide, HasRows):
             if isinstance(self.data, Loader):
-                guide: Any = self.guide
-                raise ValueError(
-                    f"{describe(guide)} needs all rows of the data in memory, as tensors; got {self.data.source}"
-                )
+                raise ValueError(f"{describe(self.guide)} needs all rows of the data in memory; got {self.data.source}")  # type: ignore[arg-type]
             self.guide.condition_on(self.data.x, self.data.y)
+
+    def _refusals(self, settings: Settings) -> Iterator[str]:
+        """A sentence for each combination of options, model, guide and data that cannot be trained."""
+        model, guide, data = self.model, self.guide, self.data
+        objective, estimator, size = settings.objective, settings.estimator, settings.batch_size
+        if settings.average and settings.steps is None:
+            yield f"average must be 0 for a Training, which has no last step; got {settings.average}: it belongs to fit"
+        if objective is not None and (callable(settings.kl_weight) or settings.kl_weight != 1):
+            yield (
+                "kl_weight must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
+                f"{shown(settings.kl_weight)}. pyro.poutine.scale in model or guide weights sites under any objective"
+            )
+        if isinstance(data, Keywords):
+            if isinstance(model, HasWeights):
+                yield f"data must be (x, y) or a Dataset for a model of a network; got {shown(data.values)}"
+            if estimator != "shared" or size is not None:
+                yield (
+                    "estimator must be 'shared' and batch_size None where data are the keyword arguments of a Pyro program, "
+                    f"which has no rows; got {estimator!r} and {size}. In the program, pyro.plate(name, size, "
+                    "subsample_size=...) takes a minibatch at every step"
+                )
+            return
+        x, loads, rows = self.example.x, isinstance(data, Loader), len(data)
+        if loads and size is not None:
+            yield f"batch_size must be None where a loader makes the minibatches; got {size}"
+        taken = len(self.example) if loads else min(size or rows, rows)
+        if isinstance(objective, RenyiELBO) and (estimator != "shared" or loads or taken < rows or _has_atoms(guide)):
+            yield (
+                "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must be "
+                f"'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} and "
+                f"{describe(guide)}"
+            )
+        if taken < rows and not (takes_num_data(model) and takes_num_data(guide)):
+            yield (
+                "training on minibatches needs a model and a guide that take the size of the data set, (x, y, num_data=N), "
+                f"or batch_size None; got {taken} of {rows} rows"
+            )
+        if not isinstance(model, NetworkModel):
+            return
+        if estimator != "shared" and (model.mixes_examples(x) or model.mixes_in_training(x)):
+            yield (
+                f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
+                "depends on the others, if only in training mode, as under BatchNorm: use estimator='shared', or put those "
+                "layers in evaluation mode (.eval()) before the model is made"
+            )
+        if taken < rows and model.takes_all_rows(x):
+            yield f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {taken}"
 
     @property
     def program(self) -> bool:
@@ -156,11 +187,6 @@ class Problem:
         """The data set, or a minibatch of a loader."""
         assert not isinstance(self.data, Keywords)
         return self.data.sample if isinstance(self.data, Loader) else self.data
-
-    def targets_check(self) -> Check | None:
-        """A function that raises a ValueError for observations of a loader that the model's likelihood does not allow."""
-        loads = isinstance(self.model, NetworkModel) and isinstance(self.data, Loader)
-        return self.model.targets_check(self.example.x) if loads else None
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
@@ -182,7 +208,7 @@ class Problem:
         statistics are called on the other batches, too.
 
         Raises:
-            ValueError: the minibatch is too small for a network that normalises over its rows.
+            ValueError: the network cannot be called on such minibatches, as nn.BatchNorm on one row.
             RuntimeError: there is no parameter.
         """
         batch, programs = batches[0], (self.model, self.guide)
@@ -206,16 +232,12 @@ class Problem:
                 "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
-        for name, parameter in trained.items():
-            if parameter.unconstrained.is_inference():
-                raise ValueError(
-                    f"the parameter {name} was made under torch.inference_mode, so that it cannot be trained: make model "
-                    "and guide, or call them for the first time, outside of it"
-                )
         for other in batches[1:] if len(moving) else []:
             with put_back(*programs):
                 self._call(kind, other)
-        return Loss(kind, trained, moving, look.changes)
+        in_modules = {id(p) for part in programs if isinstance(part, nn.Module) for p in part.parameters()}
+        in_store = [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in in_modules]
+        return Loss(kind, trained, moving, look.changes, in_store)
 
     def loss_like(self, other: Problem, loss: Loss) -> Loss:
         """The loss of this problem, whose modules have the same parameters and buffers as another problem's."""
@@ -226,11 +248,8 @@ class Problem:
             name: Parameter(here[there[id(parameter.unconstrained)]], parameter.constraint)
             for name, parameter in loss.parameters.items()
         }
-        places = (
-            {n: p for n, p in places_of(self.model, self.guide).items() if n in loss.moving.places}
-            if loss.moving
-            else {}
-        )
+        every = places_of(self.model, self.guide) if loss.moving else {}
+        places = {name: of_buffer for name, of_buffer in every.items() if name in loss.moving.places}
         return Loss(kind, parameters, Buffers((self.model, self.guide), places), loss.changes)
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
@@ -248,29 +267,15 @@ class Problem:
 
     def _call(self, objective: Objective, batch: Arguments, *, first: bool = False) -> None:
         """Call guide and model once; if `first`, with all checks of a program."""
-        try:
-            with seeded(0, batch.device):
-                if first and isinstance(objective, MeanField) and self.trained == (self.model, self.guide):
+        with seeded(0, batch.device):
+            if first and isinstance(objective, MeanField):
+                if self.trained == (self.model, self.guide):
                     objective.check(batch)
                     return
-                if first and isinstance(objective, MeanField):
-                    with torch.no_grad(), making(batch):
-                        check_call(self.model, self.guide, *batch.args, **batch.kwargs)
-                with torch.no_grad():
-                    objective.terms(batch)
-        except NotImplementedError as error:
-            raise ValueError(
-                "objective needs the densities of observed sites and of draws of the guide; got a distribution without: "
-                f"{error or type(error).__name__}"
-            ) from error
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ValueError(
-                "a network that normalises over the rows of a minibatch (nn.BatchNorm in training mode) needs at least 2 of "
-                f"them; got a minibatch of {batch.rows} row(s), the last of an epoch where batch_size does not divide the "
-                "data. Choose another batch_size, or put these layers in evaluation mode before the model is made"
-            ) from error
+                with torch.no_grad(), making(batch):
+                    check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+            with torch.no_grad():
+                objective.terms(batch)
 
     def kept(self) -> Kept | None:
         """What the training has changed in the user's own model and guide, as it is now; None for copies."""
@@ -287,27 +292,11 @@ class Problem:
         }
 
 
-def _check_callable(model: Any, guide: Any) -> None:
-    for what, component in (("model", model), ("guide", guide)):
-        if not callable(component) or isinstance(component, type):
-            got = f"the class {component.__name__}: make one of it" if isinstance(component, type) else shown(component)
-            raise TypeError(
-                f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
-            )
-
-
-def _copied(model: Any, guide: Any) -> tuple[Any, Any]:
-    """A copy of both; a ValueError where a module keeps a tensor that a call has computed from parameters."""
-    try:
-        return copy.deepcopy((model, guide))
-    except RuntimeError as error:
-        kept = [n for m in modules_of(model, guide).values() for n, v in vars(m).items() if getattr(v, "grad_fn", None)]
-        if not kept:
-            raise
-        raise ValueError(
-            f"model and guide cannot be copied: the attribute {kept[0]} is a tensor that a call has computed. "
-            "Make them anew and train them before their first call, or train them in place by fit, one by one"
-        ) from error
+def _has_atoms(guide: Any) -> bool:
+    """Whether some posterior has no density."""
+    members = [member for member in members_of(guide) if isinstance(member, Guide)]
+    posteriors = [member.posterior(name) for member in members for name in member.sites]
+    return any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
 
 
 def _forget_others(modules: Sequence[nn.Module]) -> None:
@@ -332,16 +321,6 @@ def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
     """
     values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
     return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
-
-
-def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
-    """Names of the parameters in Pyro's global store that belong to no module, found by a call of both."""
-    with poutine.trace(param_only=True) as capture, put_back(model, guide):
-        for program in (guide, model):
-            program(*batch.args, **batch.kwargs)
-    of_modules = {id(p) for program in (model, guide) if isinstance(program, nn.Module) for p in program.parameters()}
-    parameters = _parameters(capture.trace.nodes)
-    return [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in of_modules]
 
 
 def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:

@@ -11,41 +11,148 @@ after the first. Every replicate updates the buffers of its own network, such as
 from __future__ import annotations
 
 import logging
-import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
 
 import torch
-from torch import nn
 
 from pyrodrop import threads
-from pyrodrop.changes import modules_of
-from pyrodrop.checks import MOST, Progress, checked, real, shown
+from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
-from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.devices import available
+from pyrodrop.checks import seed as checked_seed
+from pyrodrop.data import Data, Dataset
+from pyrodrop.failed import Failed
+from pyrodrop.files import under
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.exact_last_layer import ExactLastLayer
+from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.parts import Card, number
 from pyrodrop.prediction.agreement import check_guide
+from pyrodrop.prediction.posterior import Member, Posterior
+from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import outside
-from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.jobs import run_each, workers
-from pyrodrop.training.problem import Problem, autoguides, training_mode
+from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.result import Fit, restoring
 from pyrodrop.training.settings import Settings, Starts, TrainingOptions, with_options
 from pyrodrop.training.worth import judge
-
-__all__ = ["Replicates", "data_sets", "fit_replicates"]
 
 _log = logging.getLogger("pyrodrop")
 
 
-class Replicate(NamedTuple):
-    """What one replicate is made of. Others may share its model, guide and data."""
+@dataclass(repr=False)
+class Replicates(Posterior, Sequence[Fit]):
+    """R independent fits, as a sequence.
 
-    model: Any
-    guide: Any
-    data: Dataset | Keywords
-    seed: int
+    Attributes:
+        fits: one per replicate; a failed one has its parameters before the step that failed.
+        failed: for every replicate whose loss or gradient stopped being finite, the number of that step, counted from 0, by
+            the replicate's number.
+        weights: of all fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
+    """
+
+    fits: list[Fit]
+    failed: dict[int, int] = field(default_factory=dict)
+    weights: list[float] | None = None
+    kind = "replicates"
+
+    def card(self) -> Card:
+        ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
+        facts = self.fits[0].card().facts if self.fits else {}
+        if ends:
+            facts["loss"] = f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"
+        facts["failed"] = ", ".join(f"number {r} at step {step}" for r, step in self.failed.items())
+        return Card(f"{len(self.fits)} replicates, the first of which is", facts)
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.fits[index]
+
+    def _members(self, count: int, seed: int, name: str) -> list[Member]:
+        working = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
+        if not working:
+            raise ValueError(
+                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
+            )
+        what = f"the number of draws in all, at least one for each of {len(working)} replicates,"
+        draws = whole_number(count, name, what, least=len(working) if self.weights is None else 1)
+        chosen, shares = working, [-(-draws // len(working))] * len(working)
+        if self.weights is not None:
+            weights = torch.tensor(self.weights, dtype=torch.float64)
+            wanted = weights / weights.sum() * draws
+            rounded = wanted.floor()
+            rounded[(wanted - rounded).topk(draws - int(rounded.sum())).indices] += 1  # of the largest remainders
+            chosen, shares = self.fits, [int(share) for share in rounded]
+        numbered = enumerate((fit, share) for fit, share in zip(chosen, shares, strict=True) if share)
+        return [(fit, share, checked_seed(seed) + number) for number, (fit, share) in numbered]
+
+    def stored(self) -> Stored:
+        fits = [fit.stored() for fit in self.fits]
+        tensors = {f"{r}.{name}": value for r, fit in enumerate(fits) for name, value in fit.tensors.items()}
+        about = {
+            "fits": [fit.about for fit in fits],
+            "failed": {str(r): step for r, step in self.failed.items()},
+        }
+        return Stored(tensors, about if self.weights is None else {**about, "weights": self.weights})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        models: Sequence[Callable[..., Any]] | None = None,
+        guides: Sequence[Callable[..., Any]] | None = None,
+        *,
+        device: str | torch.device = "auto",
+        allow: Collection[str] = (),
+    ) -> Replicates:
+        """Read saved replicates, as `Fit.load` does one. Everything in the file is checked before any of them changes.
+
+        Args:
+            path: of the file.
+            models, guides: built like the saved ones, one for each replicate, in their order; None for what the file
+                describes.
+            device, allow: as of `Fit.load`.
+
+        Raises:
+            ValueError: the file has another number of replicates, or as `Fit.load`.
+            OSError: the file cannot be read; the message names it.
+        """
+        return restored(Stored.read(path), models, guides, device, allow)
+
+
+def restored(
+    stored: Stored,
+    models: Sequence[Callable[..., Any]] | None,
+    guides: Sequence[Callable[..., Any]] | None,
+    device: str | torch.device = "auto",
+    allow: Collection[str] = (),
+) -> Replicates:
+    """Replicates that were read from a file, put into models and guides once all are checked."""
+    stored.check_kind("replicates")
+    about, where = stored.record, stored.where
+    fits, steps = about.records("fits"), about.record("failed")
+    count = len(fits)
+    failed = {r: steps.whole(str(r)) for r in range(count) if str(r) in steps.content}
+    if len(failed) < len(steps.content):
+        raise Failed(f"{where} must have steps of {count} replicates as failed, by their numbers")
+    weights = about.numbers("weights", count) if "weights" in about.content else None
+    if weights is not None and (min(weights) < 0 or abs(sum(weights) - 1) > 1e-6):
+        raise Failed(f"{where} must have weights with the sum 1 that are not negative")
+    pairs = [[None] * count if parts is None else list(parts) for parts in (models, guides)]
+    for name, parts in zip(("models", "guides"), pairs, strict=True):
+        if len(parts) != count:
+            raise ValueError(
+                f"{where} has {count} replicates, each of which needs a model and a guide; got {len(parts)} {name}"
+            )
+    each = [
+        Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
+    ]
+    put = [restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)]
+    return Replicates([load() for load in put], failed, weights)
 
 
 @with_options
@@ -55,14 +162,12 @@ class Replicate(NamedTuple):
 @torch.inference_mode(False)
 @torch.enable_grad()
 def fit_replicates(
-    models: Callable[..., Any] | Sequence[Callable[..., Any]],
+    models: NetworkModel | Sequence[NetworkModel],
     guides: Callable[..., Any] | Sequence[Callable[..., Any]],
-    data: Data | Mapping[str, Any] | Sequence[Data | Mapping[str, Any]],
+    data: Data | list[Any],
     *,
     count: int,
     steps: int,
-    memory: float | None = None,
-    jobs: int | None = None,
     starts: Starts = "model",
     progress: Progress = None,
     **options: Unpack[TrainingOptions],
@@ -70,36 +175,29 @@ def fit_replicates(
     """Train independent fits together, which is faster than one by one for small networks.
 
     A replicate is equal in distribution to the fit alone, and independent of the others: its noise and its minibatches are
-    its own. The same call gives the same result; with another `count`, `memory` or `jobs` it draws other random numbers. See
+    its own. The same call gives the same result; with another `count` it draws other random numbers. See
     `pyrodrop.fit` for the arguments that are not described here. A replicate whose loss or gradient stops being finite keeps
-    its last finite parameters, and the others continue. Replicates whose tensors have the same shapes train together; those
-    of other shapes (networks of another width, data of another size) train after them.
+    its last finite parameters, and the others continue. Replicates whose tensors have the same shapes train together, as
+    many at a time as half of the free memory holds; those of other shapes train after them.
 
     Args:
-        models: one model for all replicates, or a list or tuple of `count`. Networks of the same widths and `seed` start
-            from the same weights: give each its own seed.
-        guides: one guide for all, or a list or tuple of `count`. A guide belongs to its model, so pass lists of both or of
-            neither.
-        data: one data set for all, or a list or tuple of `count` data sets; or mappings of keyword arguments of a Pyro
-            program, which differ in the values of tensors alone.
+        models: one model of `pyrodrop.models` for all replicates, or a list or tuple of `count`. Networks of the same widths
+            and `seed` start from the same weights: give each its own seed.
+        guides: one guide of `pyrodrop.guides` for all, or a list or tuple of `count`. A guide belongs to its model, so pass
+            lists of both or of neither.
+        data: one data set for all, a `Dataset` or a pair (x, y), or a list of `count` data sets.
         count: R, the number of replicates.
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, with what its
             priors draw (`Prior.initial`).
-        memory: bytes that all replicates together may take; half of the free memory if None. If that is not enough, they
-            train in turn, as many at a time as fit. It is shared by all processes of this machine; on a cluster, each worker
-            has as much.
-        jobs: number of processes that train a share of the replicates each, with one thread. If None, the workers of a
-            joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
-            process. Workers need this package, and the modules that model and guide are defined in.
         device: as in `fit`.
         seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.
 
     Raises:
-        TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
+        TypeError: an unknown argument, one of the wrong kind, or a Pyro program, which `fit` trains one by one.
         ValueError: before the first step, for settings, data or networks that cannot be trained as replicates.
         RuntimeError: as `fit`.
         FloatingPointError: no replicate has a finite loss.
@@ -113,169 +211,62 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
-    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), starts=starts, **options)
-    if memory is not None:
-        memory = real(memory, "memory", "the number of bytes that all replicates together may take", above=0)
-    count = whole_number(count, "count", "the number of replicates")
-    if settings.engine == "pyro":
-        raise ValueError(
-            "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
-        )
-    shares = min(count, workers(jobs))
-    replicates = _replicates(models, guides, data, [settings.seed + r for r in range(count)])
-    if shares > 1:
-        done = _in_processes(replicates, settings, memory, progress, jobs, shares)
-    else:
-        done = _in_one_process(replicates, settings, memory, progress)
-    if len(done.failed) == count:
-        first = min(done.failed, key=lambda replicate: done.failed[replicate])
-        raise FloatingPointError(
-            f"All {count} replicates failed, replicate {first} first: its loss or gradient stopped being finite at step "
-            f"{done.failed[first]}. Try a smaller learning rate, a smaller initial scale, or standardised data. Replicate "
-            f"{first} alone is a fit with seed + {first}"
-        )
-    for number, step in done.failed.items():
-        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    judge(*done, failed=done.failed)
-    return done
-
-
-@threads.exclusive()
-@torch.inference_mode(False)
-@torch.enable_grad()
-def _in_one_process(
-    replicates: Sequence[Replicate], settings: Settings, memory: float | None, progress: bool | None
-) -> Replicates:
-    """Train all replicates in this process."""
     from pyrodrop.training.stacked import train_stacks
 
+    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), starts=starts, **options)
+    count = whole_number(count, "count", "the number of replicates")
+    if settings.engine == "pyro" or settings.objective is not None:
+        raise ValueError(
+            "replicates are trained as one traced step of the ELBO: engine must be 'auto', 'traced' or 'compiled', and "
+            f"objective None; got {settings.engine!r} and {shown(settings.objective)}"
+        )
+    if isinstance(models, list | tuple) != isinstance(guides, list | tuple):
+        raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
+    pairs = [*zip(_each(models, count, "models"), _each(guides, count, "guides"), strict=True)]
+    sets = [
+        Dataset.of(own, missing=True) for own in _each(data, count, "data sets")
+    ]  # `Problem.of` knows if any may be
+    for model, guide in {(id(model), id(guide)): (model, guide) for model, guide in pairs}.values():
+        _check(model, guide)
+    seeds = [settings.seed + r for r in range(count)]
     problems: list[Problem] = []
     known: dict[Any, Problem] = {}
-    for model, guide, data, seed in replicates:
-        start, like = seed if settings.starts == "new" else None, known.get((id(model), id(guide)))
-        problems.append(Problem.of(model, guide, data, settings, start=start, like=like, copies=True))
+    for (model, guide), own, seed in zip(pairs, sets, seeds, strict=True):
+        start, like = seed if starts == "new" else None, known.get((id(model), id(guide)))
+        problems.append(Problem.of(model, guide, own, settings, start=start, like=like))
         known.setdefault((id(model), id(guide)), problems[-1])
-    seeds = [replicate.seed for replicate in replicates]
-    if any(
-        not (problem.in_place or problem.networks) and modules_of(problem.model, problem.guide) for problem in problems
-    ):
-        _log.info("replicates train copies of the program's networks, which each fit has at fit.model and fit.guide")
     with settings.products(), training_mode(*problems):
-        return train_stacks(problems, settings, seeds, memory, progress)
-
-
-def _in_processes(
-    replicates: Sequence[Replicate],
-    settings: Settings,
-    memory: float | None,
-    progress: bool | None,
-    jobs: int | None,
-    number: int,
-) -> Replicates:
-    """Train all replicates, in this number of shares."""
-    from pyrodrop.training.stacked import merged
-
-    autos = [auto for replicate in replicates for auto in autoguides(replicate.guide)]
-    if autos:
-        raise ValueError(
-            f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
-            f"an {type(autos[0]).__name__}"
+        fits, failed = train_stacks(problems, settings, seeds, progress)
+    if len(failed) == count:
+        first = min(failed, key=lambda replicate: failed[replicate])
+        raise FloatingPointError(
+            f"All {count} replicates failed, replicate {first} first: its loss or gradient stopped being finite at step "
+            f"{failed[first]}. Try a smaller learning rate, a smaller initial scale, or standardised data"
         )
-    if jobs is not None:
-        memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
-    shares = [range(first, len(replicates), number) for first in range(number)]
-    trained = run_each(
-        _share,
-        [([replicates[r] for r in share], settings, memory) for share in shares],
-        jobs=jobs,
-        title=f"{len(replicates)} replicates",
-        unit="share",
-        progress=progress,
-    )
-    done = merged(zip(shares, trained, strict=True))
-    return replace(done, fits=[replace(fit, data=each.data) for fit, each in zip(done, replicates, strict=True)])
+    for r, step in failed.items():
+        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", r, step)
+    judge(*fits, failed=failed)
+    return Replicates(fits, failed)
 
 
-def _share(replicates: Sequence[Replicate], settings: Settings, memory: float | None) -> Replicates:
-    """Train a share; the fits are returned without their data, which need not be sent back."""
-    done = _in_one_process(replicates, settings, memory, False)
-    return replace(done, fits=[replace(fit, data=None) for fit in done])
+def _each(value: Any, count: int, name: str) -> list[Any]:
+    """One value for each replicate, from one for all or a list."""
+    several = isinstance(value, list) or (isinstance(value, tuple) and name != "data sets")  # a tuple (x, y) is one
+    values = list(value) if several else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(values)}")
+    return values
 
 
-def _replicates(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> list[Replicate]:
-    """The replicates of these seeds, from one model, guide and data set for all or a list of them."""
-    count = len(seeds)
-    several = {"models": isinstance(models, list | tuple), "guides": isinstance(guides, list | tuple)}
-    models, guides = (
-        list(values) if isinstance(values, list | tuple) else [values] * count for values in (models, guides)
-    )
-    _check_autoguides(models, guides)
-    sets = data_sets(data, count)
-    for name, values in (("models", models), ("guides", guides)):
-        if len(values) != count:
-            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(values)}")
-    # a function has no parameters that replicates would share
-    if several["models"] != several["guides"] and not (several["guides"] and isinstance(models[0], types.FunctionType)):
-        raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
-    for model, guide in {(id(m), id(g)): (m, g) for m, g in zip(models, guides, strict=True)}.values():
-        for name, value in (("models", model), ("guides", guide)):
-            if not callable(value):
-                raise TypeError(
-                    f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
-                )
-        if isinstance(model, NetworkModel) and not model.maps_weights:
-            raise ValueError(
-                "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by "
-                "one"
-            )
-        check_guide(model, guide, "guides")
-    return [Replicate(*each) for each in zip(models, guides, sets, seeds, strict=True)]
-
-
-def _check_autoguides(models: Sequence[Any], guides: Sequence[Any]) -> None:
-    """Raise a TypeError for autoguides, which are trained in place with their models, unless there is one for each."""
-    if not any(autoguides(guide) for guide in {id(guide): guide for guide in guides}.values()):
-        return
-    modules = [model for model in models if isinstance(model, nn.Module)]
-    for name, values in (("models", modules), ("guides", guides)):
-        if len(set(map(id, values))) < len(values):
-            raise TypeError(
-                "an AutoGuide is trained in place, together with the model that it refers to, so replicates need a model "
-                f"and a guide of that model each: pass lists of both; got the same one for several in {name}"
-            )
-
-
-def data_sets(data: Any, count: int) -> list[Dataset | Keywords]:
-    """One data set per replicate, from one for all or a list or tuple of `count`.
-
-    A tuple (x, y) is one data set, where x may be a tuple of tensors itself. It is a sequence of data sets where its parts
-    are `Dataset`s, pairs or mappings of keyword arguments.
-
-    Raises:
-        TypeError: a sequence of something else, or a list [x, y], which could be either.
-        ValueError: another number of data sets.
-    """
-    is_pair = isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1])
-    if is_pair or isinstance(data, Dataset | Mapping) or not isinstance(data, list | tuple):
-        return [_data_set(data)] * count
-    if not all(map(_is_data, data)):
+def _check(model: Any, guide: Any) -> None:
+    """Raise an error for a model and a guide that cannot be trained as replicates."""
+    if not isinstance(model, NetworkModel) or not isinstance(guide, Guide | Ensemble | ExactLastLayer):
         raise TypeError(
-            "the data of replicates must be one data set for all, a Dataset or a tuple (x, y), or a list or tuple of data "
-            f"sets, one for each; got a {type(data).__name__} of {', '.join(type(each).__name__ for each in data)}"
+            "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides, or lists of one for each; got "
+            f"{shown(model)} and {shown(guide)}: fit a Pyro program by pyrodrop.fit, one by one"
         )
-    if len(data) != count:
+    if not model.maps_weights:
         raise ValueError(
-            f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
+            "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )
-    return [_data_set(each) for each in data]
-
-
-def _data_set(value: Any) -> Dataset | Keywords:
-    """One data set; `Problem.of` knows whether observations may be missing."""
-    return Keywords(value) if isinstance(value, Mapping) else Dataset.of(value, missing=True)
-
-
-def _is_data(value: Any) -> bool:
-    """Whether this can be a data set by itself: y of a pair is a tensor or an array, never a pair."""
-    pair = isinstance(value, list | tuple) and len(value) == 2
-    return isinstance(value, Dataset | Mapping) or (pair and hasattr(value[1], "__array__"))
+    check_guide(model, guide, "guides")

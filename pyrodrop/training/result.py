@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,31 +10,32 @@ from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 import torch
-from pyro.infer import ELBO
 from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
-from pyrodrop.checks import Count, Inputs, Real, Seed, checked
-from pyrodrop.compression import CompressionReport, compress, compression_report
+from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped
+from pyrodrop.compression import compress
 from pyrodrop.data import Data, Dataset, Keywords, Split
-from pyrodrop.data.loader import Loader
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.loader import Loader, read_for
+from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.parts import Card, number
 from pyrodrop.prediction.agreement import check_guide, knows_sites
 from pyrodrop.prediction.posterior import Posterior
 from pyrodrop.prediction.stored import Stored
+from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
-from pyrodrop.training.estimates import Elbo, Objective, elbo_of, objective_of
-from pyrodrop.training.problem import autoguides, describe, stored
+from pyrodrop.training.elbo import Elbo, elbo_of
+from pyrodrop.training.problem import describe
 from pyrodrop.training.program_draws import draw_sites
-from pyrodrop.training.result_data import arguments_at, data_for
-from pyrodrop.training.rows import arguments_of
+from pyrodrop.training.rows import arguments_of, none_by_default
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.worth import Report, Worth, of_record, worth_of
+from pyrodrop.training.worth import Worth, of_record, worth_of
 
 
 @dataclass(repr=False)
@@ -51,7 +51,6 @@ class Fit(Posterior):
             from `pyrodrop.zoo.load` has means over 100 stretches of the steps.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
-        loss: the loss object of Pyro that was minimised; None for the default, and after loading.
         kept: the trained values where model and guide are the caller's own, trained in place; else None.
         options: the settings of the training as objects; None after loading.
         certificate: what `certify` found; None before.
@@ -66,7 +65,6 @@ class Fit(Posterior):
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    loss: ELBO | None = None
     kept: Kept | None = None
     options: Settings | None = None
     certificate: Certificate | None = None
@@ -110,7 +108,7 @@ class Fit(Posterior):
         return of_record(self.settings) or worth_of(self)
 
     @checked
-    def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Report:
+    def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Any:
         """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
         installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds.
 
@@ -120,7 +118,7 @@ class Fit(Posterior):
             seed: of the draws, the choice of the fifth, and the forest.
 
         Returns:
-            A `Report`, which is printed in Markdown; ``report.scores`` has its table.
+            A report, which is printed in Markdown; its ``scores`` have the table, ``facts`` and ``advice`` the rest.
 
         Raises:
             TypeError: the fit is of a Pyro program, or its likelihood is neither Gaussian nor Student's t nor categorical.
@@ -128,8 +126,7 @@ class Fit(Posterior):
                 rows to learn from or to be scored on.
         """
         # pyrodrop.analysis imports this file, and is therefore imported when it is needed
-        made: Report = import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
-        return made
+        return import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)
 
     @checked
     def certify(
@@ -183,12 +180,9 @@ class Fit(Posterior):
         settings = self.settings
         rows = f"{settings['num_data']} rows" if "num_data" in settings else ", ".join(settings.get("arguments", ()))
         steps = settings.get("history_steps", len(self.history))
-        training = [f"{steps} steps"]
-        if settings.get("batch_size", math.inf) < settings.get("num_data", 0):
-            training.append(f"batches of {settings['batch_size']}")
-        training += [f"{name} {settings[name]}" for name in ("estimator", "engine", "seed") if name in settings]
+        named = ("batch_size", "kl_weight", "objective", "estimator", "engine", "seed")
+        training = [f"{steps} steps", *(f"{name} {settings[name]}" for name in named if name in settings)]
         training += [f"{settings['seconds']:.1f} s"] if "seconds" in settings else []
-        training += [f"{name} {settings[name]}" for name in ("kl_weight",) if settings.get(name, 1) != 1]
         return Card(
             type(self).__name__,
             {
@@ -199,7 +193,6 @@ class Fit(Posterior):
                 "loss": _ends(self.losses, steps),
                 "log density": "" if (worth := self.worth) is None else worth.describe(),
                 "bands": "" if self.certificate is None else self.certificate.finding,
-                "objective": settings.get("objective", ""),
             },
         )
 
@@ -216,9 +209,8 @@ class Fit(Posterior):
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
         The likelihood and the KL divergence count in full: `kl_weight` and the guide's ``kl_scale`` are
-        left out (`objective` includes them). The posterior is the one over weights, with one draw for all of the data, also
-        if another estimator than ``shared`` trained it. After training with ``TraceEnum_ELBO``, which sums out discrete
-        sites, the value is minus the mean of that loss, and nll and kl are NaN.
+        left out. The posterior is the one over weights, with one draw for all of the data, also if another estimator than
+        ``shared`` trained it.
 
         Args:
             num_samples: number of draws from the guide.
@@ -228,7 +220,8 @@ class Fit(Posterior):
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; the guide leaves sites
+                to be summed out, as for ``TraceEnum_ELBO``.
 
         Example:
             >>> import torch, pyrodrop
@@ -241,37 +234,6 @@ class Fit(Posterior):
         """
         with self.as_trained():
             return elbo_of(self, data_for(self, "elbo", data), num_samples, seed)
-
-    @checked
-    @outside("objective")
-    @exclusive()
-    def objective(
-        self,
-        num_samples: Annotated[int, Count("the number of draws")] = 100,
-        data: Data | Mapping[str, Any] | None = None,
-        *,
-        seed: Seed = 0,
-    ) -> Objective:
-        """Estimate what the last training step maximised, on all of the training data, or on `data`.
-
-            -(nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
-
-        With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
-        divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
-        and nll and kl are NaN.
-
-        Args:
-            num_samples: number of draws from the guide.
-            data: needed after loading, which does not restore the training data.
-            seed: of the draws; the same seed draws the same weights as in `elbo`.
-
-        Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
-                with an `objective` of Pyro, which the file does not have.
-        """
-        with self.as_trained():
-            return objective_of(self, data_for(self, "objective", data), num_samples, seed)
 
     def _drawing(self, count: int) -> Callable[..., Any]:
         return self.guide
@@ -321,16 +283,13 @@ class Fit(Posterior):
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
 
-    def compression_report(self, threshold: float | None = None, *, x: Inputs | None = None) -> CompressionReport:
-        """Units, weights, parameters and FLOPs of the network of posterior means and of the compressed one.
-
-        Arguments and errors are those of `compress`.
-        """
-        return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
-
     def stored(self) -> Stored:
+        if names := self.settings.get("in_store"):
+            raise TypeError(
+                f"only parameters of modules can be saved; {', '.join(names)} of this fit are in Pyro's global store: keep "
+                "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
+            )
         with self.as_trained():
-            self._check_in_modules()
             found, about = ({}, None) if self.certificate is None else self.certificate.stored()
             settings = self.settings if about is None else {**self.settings, "certificate": about}
             stored = Stored.of({"model": self.model, "guide": self.guide}, settings)
@@ -372,17 +331,42 @@ class Fit(Posterior):
         """
         return restoring(cls, Stored.read(path, "fit"), model, guide, device, allow)()
 
-    def _check_in_modules(self) -> None:
-        """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
-        if self.data is None or knows_sites(self.model, self.guide):
-            return
-        with seeded(0, self.device), torch.no_grad():
-            names = stored(self.model, self.guide, arguments_of(self.data, self.device))
-        if names:
-            raise TypeError(
-                f"only parameters of modules can be saved; {', '.join(names)} of this fit are in Pyro's global store: keep "
-                "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
-            )
+
+def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> Dataset | Loader | Keywords:
+    """The training data, or `data` if it is not None, which may lack the `optional` arguments of a program."""
+    if data is None:
+        if fit.data is None:
+            raise ValueError(f"a loaded fit or a reading has no training data, which must be passed, {name}(data=...)")
+        training: Dataset | Loader | Keywords = fit.data
+        return training
+    if "arguments" in fit.settings:
+        return Keywords.named(data, fit.settings["arguments"], optional)
+    missing = leaves_out_missing(fit.model)
+    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
+
+
+def arguments_at(fit: Any, x: Any) -> Arguments:
+    """The arguments of a fitted program at x, or those of training if x is None; see `Fit.predict`."""
+    if x is None or "arguments" in fit.settings:
+        optional = none_by_default(fit.model) if isinstance(x, Mapping) else ()
+        return arguments_of(data_for(fit, "predict", x, optional), fit.device)
+    return Call((mapped(lambda part: part.to(fit.device), check_inputs(x)), None), {})
+
+
+def rows_of(fit: Any, name: str) -> Dataset | None:
+    """The training data of a fit, for the function of this name, which needs rows of x and y.
+
+    None after loading, and where training read them a minibatch at a time.
+
+    Raises:
+        TypeError: the fit is of a Pyro program, whose data are keyword arguments.
+    """
+    if isinstance(fit.data, Keywords):
+        raise TypeError(
+            f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
+            f"{', '.join(fit.data.values)}"
+        )
+    return None if isinstance(fit.data, Loader) else fit.data
 
 
 F = TypeVar("F", bound=Fit)
@@ -406,20 +390,11 @@ def restoring(
     if history is None or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
         raise Failed(f"{stored.where} must have a history, with three numbers for every step")
     passed = {"model": model, "guide": guide}
-    for name, module in passed.items():
-        has_tensors = any(tensor.startswith(f"{name}.") for tensor in stored.tensors)
-        if isinstance(module, torch.nn.Module) and has_tensors and autoguides(module) and not [*module.parameters()]:
-            raise ValueError(
-                f"{name} must have been called once before a file is read into it, {name}(...) with the data, since an "
-                f"autoguide has no parameters before; got an {type(module).__name__} that was not"
-            )
     parts, put = stored.into(passed, allow)
     found = None
     if settings.pop("certificate", None) is not None:
-        kind = import_module("pyrodrop.training.certify").Certificate
-        found = kind.of_file(
-            stored.record.record("settings").record("certificate"), under("certificate.", stored.tensors)
-        )
+        about = stored.record.record("settings").record("certificate")
+        found = Certificate.of_file(about, under("certificate.", stored.tensors))
     fit = of(**parts, data=None, history=history, settings=settings, device=place, certificate=found)
 
     def restore() -> F:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.checks import mapped, over_tensors, parts, tensors_in
+from pyrodrop.checks import mapped, over_tensors, parts
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Check, Loader
 from pyrodrop.steps import Arguments, Batch, Call
@@ -217,7 +217,7 @@ class Loaded(Rows):
 
 
 def rows_of(
-    data: Dataset | Loader | Keywords | Sequence[Dataset | Keywords],
+    data: Dataset | Loader | Keywords | Sequence[Dataset],
     size: int | None,
     device: torch.device,
     *,
@@ -229,18 +229,14 @@ def rows_of(
         size: rows per minibatch; all rows if None.
         check: raises a ValueError for observations that the likelihood does not allow, where data are read.
     """
-    first: Any = data[0] if isinstance(data, Sequence) else data
     if isinstance(data, Loader):
         return Loaded(data, device, check)
     if isinstance(data, Keywords):
         return Rows(Call((), over_tensors(lambda tensor: recordable(tensor, device), data.values)))
-    if isinstance(first, Keywords):
-        columns = zip(*(tensors_in(each.values) for each in data), strict=True)  # type: ignore[union-attr]
-        stacked = iter([torch.stack([recordable(tensor, device) for tensor in column]) for column in columns])
-        return Rows(Call((), over_tensors(lambda _: next(stacked), first.values)))
-    if size is not None and size > len(first):
-        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, len(first))
-    return Minibatches(data, size, device)  # type: ignore[arg-type]
+    rows = Minibatches(data, size, device)
+    if size is not None and size > rows.num_rows:
+        _log.warning("batch_size is %d and there are %d rows: every step takes all rows", size, rows.num_rows)
+    return rows
 
 
 def arguments_of(data: Dataset | Keywords | Loader, device: torch.device) -> Arguments:

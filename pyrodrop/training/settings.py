@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
 from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
-from pyrodrop.checks import Count, EngineName, Real, Seed, checked, did_you_mean, real, shown
+from pyrodrop.checks import Count, EngineName, Real, Seed, checked, real, shown
 from pyrodrop.devices import products_of_float32, resolve
 from pyrodrop.schedules import KLSchedule, LRSchedule
 
@@ -23,15 +23,11 @@ LearningRateSchedule = Callable[[int], float]
 KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
 Starts = Literal["model", "new"]
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
 _KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
-_LR_SCHEDULE = (
-    "a function from the number of steps done to a factor of the learning rate, such as schedules.cosine(steps)"
-)
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -93,34 +89,26 @@ class Settings:
         object.__setattr__(self, name, value)
 
     def _refuse(self) -> None:
-        """Raise an error for values of the wrong kind; `pyrodrop.training.refused` has combinations."""
-        optimizer, schedule, loss = self.optimizer, self.lr_schedule, self.objective
-        if not callable(optimizer):
-            hint = f": fit makes it for its own parameters, optimizer=torch.optim.{type(optimizer).__name__}, lr=..."
+        """Raise an error for values of the wrong kind; `pyrodrop.training.problem` has combinations."""
+        if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
-                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(optimizer)}"
-                f"{hint if hasattr(optimizer, 'step') else ''}"
+                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
             )
-        for name, kind, what, other in (
-            ("lr_schedule", KLSchedule, "a factor of the learning rate by step", "kl_weight"),
-            ("kl_weight", LRSchedule, "a number or a function of the epochs done", "lr_schedule"),
-        ):
+        for name, kind, other in (("lr_schedule", KLSchedule, "kl_weight"), ("kl_weight", LRSchedule, "lr_schedule")):
             if isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be {what}; got a {kind.__name__}, {value}: pass it as {other}")
-        if schedule is not None and (not callable(schedule) or isinstance(schedule, type)):
-            raise TypeError(f"lr_schedule is {_LR_SCHEDULE}; it must be one, or None; got {_shown(schedule)}")
-        if loss is None:
-            return
-        if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
+                raise TypeError(f"{name} must be no {kind.__name__}; got {value}: pass it as {other}")
+        if not (self.lr_schedule is None or callable(self.lr_schedule)):
             raise TypeError(
-                "objective must be a loss object of Pyro, such as pyro.infer.Trace_ELBO(num_particles=2), or None for the "
-                f"ELBO with closed-form divergences; got {_shown(loss)}"
+                "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "
+                f"schedules.cosine(steps), or None; got {shown(self.lr_schedule)}"
             )
-        if isinstance(loss, ReweightedWakeSleep | TraceTailAdaptive_ELBO):
+        two = ReweightedWakeSleep | TraceTailAdaptive_ELBO
+        if self.objective is not None and (not isinstance(self.objective, ELBO) or isinstance(self.objective, two)):
             raise TypeError(
-                "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
-                f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
+                "objective must be a loss object of Pyro with one loss whose value can be estimated, such as "
+                "pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO with closed-form divergences; got "
+                f"{shown(self.objective)}"
             )
 
     @property
@@ -155,41 +143,16 @@ class Settings:
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
 
 
-def _shown(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else shown(value)
-
-
-def check_settings(settings: Mapping[str, Any], title: str) -> None:
-    """Raise a TypeError for arguments of `fit_replicates` that the function `title` sets itself."""
-    for name in ("models", "guides", "data", "count"):
-        if name in settings:
-            raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")
-
-
-def with_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`.
-
-    An unknown argument is a TypeError that says which name is nearest.
-    """
+def with_options(function: F) -> F:
+    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`."""
     signature, hints = inspect.signature(function), get_type_hints(function)
-    parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    parameters = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     (spelled,) = get_args(hints.pop("options"))
     defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
-    for name, hint in get_type_hints(spelled).items():
-        hints[name] = hint
-        parameters[name] = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint
-        )
-    known = [name for name in parameters if name != "self"]
-    title = function.__qualname__.removesuffix(".__init__")
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name in kwargs:
-            if name not in known:
-                raise TypeError(f"{title}() has no argument {name!r}{did_you_mean(name, known)}")
-        return function(*args, **kwargs)
-
-    checked.__annotations__ = hints
-    checked.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
-    return checked
+    own = get_type_hints(spelled)
+    parameters += [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=defaults[n], annotation=own[n]) for n in own
+    ]
+    function.__annotations__ = hints | own
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function

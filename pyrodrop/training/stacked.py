@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyro
@@ -21,12 +21,10 @@ from pyrodrop.arrays import near
 from pyrodrop.changes import Contents, put_back
 from pyrodrop.checks import MOST, named_parts, parts
 from pyrodrop.compiled import StackedLoss, Untraceable, accelerate, bytes_of_step
-from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded
-from pyrodrop.models.network import NetworkModel
 from pyrodrop.steps import Arguments, Engine, Loss
 from pyrodrop.training.checkpoint import record
-from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.result import Fit
 from pyrodrop.training.rows import rows_of
@@ -37,40 +35,44 @@ _log = logging.getLogger("pyrodrop")
 
 
 def train_stacks(
-    problems: Sequence[Problem],
-    settings: Settings,
-    seeds: Sequence[int],
-    memory: float | None,
-    progress: bool | None,
-) -> Replicates:
-    """Train replicates, one stack after the other.
+    problems: Sequence[Problem], settings: Settings, seeds: Sequence[int], progress: bool | None
+) -> tuple[list[Fit], dict[int, int]]:
+    """Train replicates, one stack after the other; returns the fits, and the steps at which some failed, by number.
 
-    Args:
-        memory: bytes that a stack may take; half of the free memory if None.
+    Networks of equal shapes are looked at once, unless only a call shows the sites of a guide; all that is refused is
+    refused before the first step.
 
     Raises:
-        ValueError: before the first step: replicates cannot be stacked or share a parameter.
+        ValueError: replicates cannot be stacked.
     """
-    shapes = [_shapes(problem) for problem in problems]
-    losses = _losses(problems, shapes, settings)
-    groups = _groups(problems, losses, shapes, settings, memory)
+    first: dict[Any, tuple[Problem, Loss]] = {}
+    equal: dict[Any, list[int]] = {}
+    losses: list[Loss] = []
+    for r, problem in enumerate(problems):
+        key = _shapes(problem)
+        losses.append(problem.loss_like(*first[key]) if key in first else loss_of(problem, settings))
+        if not problem.program:
+            first.setdefault(key, (problem, losses[r]))
+        equal.setdefault(key, []).append(r)
+    groups: list[list[int]] = []
+    for group in equal.values():
+        size = fitting(losses[group[0]], problems[group[0]].example, settings)
+        if size < len(group):
+            _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
+        groups += [group[at : at + size] for at in range(0, len(group), size)]
 
     def stack_of(group: Sequence[int]) -> Stack:
         return Stack([problems[r] for r in group], [losses[r] for r in group], settings)
 
-    for group in groups[1:]:  # all that is refused is refused before the first step
+    for group in groups[1:]:
         stack_of(group)
-    return merged((group, stack_of(group).train([seeds[r] for r in group], progress)) for group in groups)
-
-
-def merged(trained: Iterable[tuple[Sequence[int], Replicates]]) -> Replicates:
-    """Join the results of groups of replicates, each with the numbers of its replicates, in the order of the numbers."""
     fits: dict[int, Fit] = {}
     failed: dict[int, int] = {}
-    for numbers, replicates in trained:
-        fits |= zip(numbers, replicates, strict=True)
-        failed |= {numbers[r]: step for r, step in replicates.failed.items()}
-    return Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
+    for group in groups:
+        stack = stack_of(group)
+        fits |= zip(group, stack.train([seeds[r] for r in group], progress), strict=True)
+        failed |= {group[r]: step for r, step in stack.failed().items()}
+    return [fits[r] for r in sorted(fits)], dict(sorted(failed.items()))
 
 
 class Stack(Session):
@@ -99,13 +101,6 @@ class Stack(Session):
         self.problem, self.loss = problems[0], losses[0]
         sets: Sequence[Any] = [problem.data for problem in problems] if data is None else data
         rows = rows_of(sets, settings.batch_size, settings.place)
-        lr = settings.lr
-        if (
-            callable(lr) and len({tuple(map(lr, loss.parameters)) for loss in losses}) > 1
-        ):  # autoguides have other names
-            raise ValueError(
-                "lr must be one number, or give the parameters of all replicates the same rates by their names"
-            )
         columns = zip(*(loss.leaves for loss in losses), strict=True)
         starts = starts or {n: torch.stack(c).detach() for n, c in zip(self.loss.parameters, columns, strict=True)}
         parameters = {name: starts[name].clone().requires_grad_() for name in self.loss.parameters}
@@ -120,11 +115,10 @@ class Stack(Session):
         samples = rows.samples(settings.steps)
         for number, batch in enumerate(samples):
             self._verify(batch, sorted(few if number else few.union(first_of.values())))
-        self._sample = samples[0]
         self._first = accelerate("traced", self.stacked, self.optimizer, samples[:1], 1)
         self.engine = self._first
 
-    def train(self, seeds: Sequence[int], progress: bool | None) -> Replicates:
+    def train(self, seeds: Sequence[int], progress: bool | None) -> list[Fit]:
         """Make all steps. Where no replicate has a finite loss, the losses of the steps that are not made are NaN."""
         start = time.perf_counter()
         with seeded(seeds[0], self.settings.place):
@@ -139,8 +133,8 @@ class Stack(Session):
         for r, (problem, seed) in enumerate(zip(self.problems, seeds, strict=True)):
             self.put(r)
             about = {**record(self.settings, problem, seed), **more}
-            fits.append(self.fit_of(problem, history[:, r].contiguous(), about, problem.kept()))
-        return Replicates(fits, self.failed())
+            fits.append(self.fit_of(problem, history[:, r].contiguous(), about))
+        return fits
 
     def put(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
@@ -165,27 +159,6 @@ class Stack(Session):
     def _broken(self) -> str:
         return ""  # replicates keep their last finite parameters
 
-    def _guess(self) -> None:
-        for r, loss in enumerate(self.losses if self.loss.objective.guesses else ()):
-            with self._loaded(r), torch.no_grad():
-                loss.objective.guess(self._sample.at(r))
-                for stacked, buffer in zip(self.stacked.buffers, loss.buffers, strict=True):
-                    stacked[r] = buffer
-
-    @contextmanager
-    def _loaded(self, replicate: int) -> Iterator[None]:
-        """Load a replicate within the block; its model and guide have their previous values afterwards."""
-        loss = self.losses[replicate]
-        state = [*loss.leaves, *loss.buffers]
-        before = [value.detach().clone() for value in state]
-        try:
-            self.put(replicate)
-            yield
-        finally:
-            with torch.no_grad():
-                for value, old in zip(state, before, strict=True):
-                    value.copy_(old)
-
     def _verify(self, batch: Arguments, compared: Sequence[int]) -> None:
         """Raise a ValueError unless these replicates have the same losses and buffers alone and in the stack."""
         try:
@@ -193,13 +166,17 @@ class Stack(Session):
         except Exception as error:  # whatever an operation that cannot be mapped raises
             why = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(why.splitlines()[0]) from error
-        still = len(self.loss.moving) == 0 and not self.problem.program  # calls change nothing that is put back
         for r in compared:
             loss, problem = self.losses[r], self.problems[r]
-            kept = nullcontext() if still else put_back(problem.model, problem.guide)
-            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), kept:
+            kept = put_back(problem.model, problem.guide) if problem.program else nullcontext()
+            state = [*loss.leaves, *loss.buffers]
+            before = [value.detach().clone() for value in state]
+            self.put(r)
+            with torch.no_grad(), pyro.validation_enabled(False), seeded(r, batch.device), kept:
                 want = loss.objective.terms(batch.at(r))
                 buffers = [buffer.detach().clone() for buffer in loss.buffers]
+                for value, old in zip(state, before, strict=True):
+                    value.copy_(old)
             if not torch.allclose(want.to(terms.dtype), terms[r], rtol=1e-3, atol=1e-4, equal_nan=True):
                 raise ValueError(
                     f"replicate {r} differs from replicate 0 in more than replicates may: data, initial values, drop rates, "
@@ -216,14 +193,14 @@ def loss_of(problem: Problem, settings: Settings) -> Loss:
     Raises:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
-    batches = rows_of(problem.data, settings.batch_size, settings.place).samples(settings.steps)
-    loss = problem.loss(batches, settings.objective)
-    if loss.changes:
-        raise _refusal(f"{loss.changes}, which a trace would freeze")
+    loss = problem.loss(rows_of(problem.data, settings.batch_size, settings.place).samples(settings.steps))
+    if loss.changes or loss.in_store:
+        frozen = f"{loss.changes}, which a trace would freeze"
+        raise _refusal(frozen if loss.changes else f"no module has {loss.in_store[0]}")
     return loss
 
 
-def fitting(loss: Loss, data: Dataset | Keywords, settings: Settings, memory: float | None) -> int:
+def fitting(loss: Loss, data: Dataset, settings: Settings, memory: float | None = None) -> int:
     """How many replicates with this loss and data fit into memory, at least 1.
 
     Args:
@@ -234,64 +211,19 @@ def fitting(loss: Loss, data: Dataset | Keywords, settings: Settings, memory: fl
         need = bytes_of_step(loss, batch)
     except Untraceable as error:
         raise _refusal(str(error)) from error
-    inputs = batch.tensors if isinstance(data, Keywords) else parts(data.x)
     # of parameters also gradients and the optimiser's state
-    need += sum(x.nbytes for x in inputs) + 5 * sum(leaf.nbytes for leaf in loss.leaves)
+    need += sum(x.nbytes for x in parts(data.x)) + 5 * sum(leaf.nbytes for leaf in loss.leaves)
     return max(1, int(min(memory or 0.5 * available(settings.place), MOST) // need))
-
-
-def _losses(problems: Sequence[Problem], shapes: Sequence[Any], settings: Settings) -> list[Loss]:
-    """The losses of replicates: networks of equal shapes are looked at once, programs each.
-
-    Raises:
-        ValueError: as `loss_of`; several replicates would share a parameter.
-    """
-    first: dict[Any, tuple[Problem, Loss]] = {}
-    losses, seen = [], set[int]()
-    for problem, key in zip(problems, shapes, strict=True):
-        loss = problem.loss_like(*first[key]) if key in first else loss_of(problem, settings)
-        if not problem.program:
-            first.setdefault(key, (problem, loss))
-        losses.append(loss)
-        for name, parameter in loss.parameters.items():
-            if id(parameter.unconstrained) in seen:
-                raise ValueError(
-                    f"every replicate needs parameters of its own, but {name} is in Pyro's global store, one for all: put "
-                    "it into a PyroModule or take an autoguide, one for each replicate"
-                )
-        seen |= {id(parameter.unconstrained) for parameter in loss.parameters.values()}
-    return losses
-
-
-def _groups(
-    problems: Sequence[Problem], losses: Sequence[Loss], shapes: Sequence[Any], settings: Settings, memory: float | None
-) -> list[list[int]]:
-    """The numbers of the replicates of every stack."""
-    equal: dict[Any, list[int]] = {}
-    for r, (loss, key) in enumerate(zip(losses, shapes, strict=True)):
-        of_loss = [(t.shape, t.dtype) for t in (*loss.leaves, *loss.buffers)]
-        equal.setdefault((key, *of_loss), []).append(r)
-    groups = []
-    for group in equal.values():
-        first: Any = problems[group[0]]
-        size = fitting(losses[group[0]], first.data, settings, memory)
-        if size < len(group):
-            _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
-        groups += [group[at : at + size] for at in range(0, len(group), size)]
-    return groups
 
 
 def _shapes(problem: Problem) -> tuple[Any, ...]:
     """What must be equal in replicates that are stacked: all but the values of tensors, as far as it is known."""
-    contents, data = Contents(problem.model, problem.guide), problem.data
+    contents, data = Contents(problem.model, problem.guide), problem.example
     modules = tuple((name, type(module), module.training) for name, module in contents.modules.items())
-    tensors = contents.state()
-    if isinstance(problem.model, NetworkModel):
-        numbers = {site: prior.numbers() for site, prior in problem.model.priors.items()}
-        tensors |= {f"{site}.{name}": value for site, of_site in numbers.items() for name, value in of_site.items()}
-    rows = {**named_parts(data.x), "y": data.y} if isinstance(data, Dataset) else {}
-    forms = [(n, t.shape, t.dtype, t.requires_grad) for n, t in (*tensors.items(), *rows.items())]
-    return modules, tuple(forms), data.outline if isinstance(data, Keywords) else ()
+    numbers = {site: prior.numbers() for site, prior in problem.model.priors.items()}
+    tensors = contents.state() | {f"{site}.{n}": value for site, own in numbers.items() for n, value in own.items()}
+    rows = {**named_parts(data.x), "y": data.y}
+    return modules, tuple((n, t.shape, t.dtype, t.requires_grad) for n, t in (*tensors.items(), *rows.items()))
 
 
 def _refusal(why: str) -> ValueError:

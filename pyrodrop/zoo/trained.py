@@ -41,7 +41,7 @@ from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling import Sampled
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.fitted_replicates import Replicates, restored
+from pyrodrop.training.replicates import Replicates, restored
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo.entry import Entry
 from pyrodrop.zoo.exact import Problem

@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import fit_report
 from pyrodrop.analysis.fit_report import ridge
-from pyrodrop.training.worth import REASONS
+from pyrodrop.training import worth
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATOR = torch.Generator().manual_seed(0)
@@ -98,10 +98,12 @@ def test_an_exact_last_layer_is_advised_where_the_posterior_is_too_wide(run: Any
 
 
 def test_every_link_of_the_advice_is_a_heading() -> None:
-    source = Path(fit_report.__file__).read_text(encoding="utf-8")
+    source, reasons = (Path(module.__file__).read_text(encoding="utf-8") for module in (fit_report, worth))  # type: ignore[arg-type]
     headings = re.findall(r"^## (.*)$", (DOCS / "symptoms.md").read_text(encoding="utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(REASONS.values()) | set(re.findall(r"symptoms\.md#([a-z-]+)\)", source)) <= anchors
+    pages = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+){3,})"', reasons))
+    assert len(pages) == 4
+    assert pages | set(re.findall(r"symptoms\.md#([a-z-]+)\)", source)) <= anchors
 
 
 def test_without_held_out_rows_and_scikit_learn_it_says_what_the_fit_has_seen(

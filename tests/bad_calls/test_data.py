@@ -57,10 +57,8 @@ TAKES_DATA: dict[str, Callable[[Any], Any]] = {
     "gp.GaussianProcess.log_density": lambda data: process().log_density(data),
 }
 MORE_DATA: dict[str, Callable[[Any], Any]] = {
-    "Fit.objective": lambda data: fit().objective(2, data),
     "Sampled.diagnostics": lambda data: sampled().diagnostics(data=data),
     "analysis.kfold": lambda data: analysis.kfold(mlp(), guides.Point(mlp()), data, k=2, steps=1, num_samples=2),
-    "EarlyStopping": lambda data: pyrodrop.EarlyStopping(data, patience=3),
     "data.Dataset.of": Dataset.of,
     "recipes.regressor": lambda data: pyrodrop.recipes.regressor(data),
     "recipes.classifier": lambda data: pyrodrop.recipes.classifier(data),

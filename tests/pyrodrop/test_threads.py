@@ -121,7 +121,6 @@ def calls() -> dict[str, Callable[[], Any]]:
         "read": read,
         "predict": lambda: run.predict(X, 8).y,
         "elbo": lambda: run.elbo(3).value,
-        "objective": lambda: run.objective(3).value,
         "compress": lambda: sparse.compress(),
         "to_arviz": posterior,
         "compare": comparison,
@@ -205,9 +204,7 @@ class Leaving(nn.Module):
         return self.linear(F.dropout(x, 0.1, self.training))
 
 
-@pytest.mark.parametrize(
-    "name", ["fit", "predict", "elbo", "objective", "read", "module", "compare", "to_arviz", "sample"]
-)
+@pytest.mark.parametrize("name", ["fit", "predict", "elbo", "read", "module", "compare", "to_arviz", "sample"])
 def test_pyros_stack_is_what_it_was_after_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.from_module(Leaving().eval(), priors.Gaussian(), likelihoods.Gaussian(4.0))
     guide = guides.MeanField(model)
@@ -217,7 +214,6 @@ def test_pyros_stack_is_what_it_was_after_an_error(name: str, monkeypatch: pytes
         "fit": lambda: pyrodrop.fit(model, guide, (X, Y), steps=2, progress=False, engine="pyro"),
         "predict": lambda: run.predict(X, 4),
         "elbo": lambda: run.elbo(2),
-        "objective": lambda: run.objective(2),
         "read": lambda: pyrodrop.read(Leaving(), X[:4], **settings),
         "module": lambda: run.module(2)(X),
         "compare": lambda: pyrodrop.compare({"run": run}, (X, Y), num_samples=4),

@@ -24,7 +24,7 @@ from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.timing import command
 from pyrodrop.training import certify
-from pyrodrop.training.simulated import Simulated
+from pyrodrop.training.certify import Simulated
 from pyrodrop.training.worth import collected
 
 GUIDES: Mapping[str, Callable[[Any], Any]] = {

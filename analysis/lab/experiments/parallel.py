@@ -1,4 +1,4 @@
-"""Several trainings as units of work (`pyrodrop.training.jobs`).
+"""Several trainings as units of work (`pyrodrop.analysis.reports.workers`).
 
 Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
 load the data themselves. With `Cells`, finished trainings are stored and an interrupted run continues with the others.
@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
-from pyrodrop.training.jobs import run_each, workers
+from pyrodrop.analysis.reports.workers import run_each, workers
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop.training.rows import Minibatches
-from pyrodrop.training.stacked import Stack
 
 
 @contextmanager
@@ -46,7 +45,6 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
                 rows.append(torch.randperm(self.num_rows))
         return torch.stack(rows)
 
-    loaded: Any = Stack._loaded
     compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep._made")
 
     def compared(*arguments: Any) -> Any:
@@ -59,11 +57,6 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
 
     parts: Any = resolve_name("pyrodrop.compiled.program:MappedProgram.some")
 
-    @contextmanager
-    def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
-        with loaded(self, replicate), own(replicate):
-            yield
-
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for replaced, value in (
             ("compiled.program.MappedProgram.draw", draw),
@@ -71,7 +64,6 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
             ("compiled.steps.Steps.most_steps", 1),
             ("compiled.inductor.WholeStep._made", compared),
             ("training.rows.Minibatches.orders", orders),
-            ("training.stacked.Stack._loaded", loaded_alone),
         ):
             patches.enter_context(mock.patch(f"pyrodrop.{replaced}", value))
         yield

@@ -124,12 +124,11 @@ def test_points_and_sums_have_no_densities() -> None:
 
 
 def test_replicates_are_chains() -> None:
-    guides = [AutoNormal(regression) for _ in range(2)]
-    many = pyrodrop.fit_replicates(regression, guides, DATA, count=2, steps=5)
+    many = pyrodrop.Replicates([fitted(), fitted()])
     assert to_arviz(many, num_samples=4)["posterior"].sizes["chain"] == 2
-    guides = [AutoNormal(regression) for _ in range(2)]
-    sets = [DATA, {"x": X, "y": -Y}]
-    other = pyrodrop.fit_replicates(regression, guides, sets, count=2, steps=5)
+    other = pyrodrop.Replicates(
+        [fitted(), pyrodrop.fit(regression, AutoNormal(regression), {"x": X, "y": -Y}, steps=5)]
+    )
     with pytest.raises(ValueError, match="different data"):
         to_arviz(other, num_samples=4)
 

@@ -54,18 +54,11 @@ def test_bounds_are_below_the_evidence_and_rise_with_the_number_of_draws(regress
     assert third < evidence + 3 * e3
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"batch_size": 10}, "batch_size must be None"), ({"estimator": "local"}, "estimator must be 'shared'"),
-     ({"estimator": "per_example"}, "estimator must be 'shared'")],
-)  # fmt: skip
-def test_what_is_no_bound_is_refused(regression: Any, settings: Any, words: str) -> None:
+@pytest.mark.parametrize("settings", [{"batch_size": 10}, {"estimator": "local"}, {"estimator": "per_example"}])
+def test_what_is_no_bound_is_refused(regression: Any, settings: Any) -> None:
     own, guide, x, y, _ = regression
-    loss = RenyiELBO(alpha=0, num_particles=2)
-    with pytest.raises(ValueError, match=words):
-        pyrodrop.fit(own, guide, (x, y), steps=1, objective=loss, progress=False, **settings)
-    with pytest.raises(ValueError, match=words):
-        pyrodrop.fit_replicates(own, guide, (x, y), count=2, steps=1, objective=loss, progress=False, **settings)
+    with pytest.raises(ValueError, match="RenyiELBO weighs draws by the densities"):
+        pyrodrop.fit(own, guide, (x, y), steps=1, objective=RenyiELBO(num_particles=2), progress=False, **settings)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +67,7 @@ def test_what_is_no_bound_is_refused(regression: Any, settings: Any, words: str)
 )
 def test_a_posterior_without_a_density_has_no_such_bound(guide: Any) -> None:
     own, loss = model(), RenyiELBO(num_particles=2)
-    with pytest.raises(ValueError, match="at theta = 0 has atoms"):
+    with pytest.raises(ValueError, match="and theta above 0; got"):
         pyrodrop.fit(own, guide(own), (X, Y), steps=1, objective=loss, progress=False)
     proper = guides.BernoulliDropout(own, RATE, theta=0.05)
     fit = pyrodrop.fit(own, proper, (X, Y), steps=3, objective=loss, engine="pyro", progress=False)

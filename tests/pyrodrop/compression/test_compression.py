@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop import compression, data, guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence
 
 CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Categorical()}
@@ -195,7 +195,7 @@ def test_the_report_counts_by_hand() -> None:
     with torch.no_grad():
         guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
     x = torch.randn(30, 4)
-    report = fit.compression_report(x=x)
+    report = compression.compression_report(fit.model, fit.guide, x=x)
     assert (report.dense.units, report.compressed.units) == ([3, 2], [2, 2])
     assert (report.dense.weights, report.compressed.weights) == (18, 12)
     assert (report.dense.parameters, report.compressed.parameters) == (18 + 5, 12 + 4)
@@ -208,7 +208,7 @@ def test_the_report_counts_by_hand() -> None:
 def test_convolutions_count_their_places() -> None:
     """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
     fit = cut(NETWORKS["lenet-5"][0](), share=0.0, dead=0.0)
-    report = fit.compression_report()
+    report = compression.compression_report(fit.model, fit.guide)
     assert report.dense.flops == report.compressed.flops == 4_586_000
     assert report.dense.weights == 430_500
 

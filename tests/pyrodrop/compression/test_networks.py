@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyrodrop import priors
+from pyrodrop.compression import compression_report
 from tests.small import Own
 
 Lambda = Callable[[Any, Tensor], Tensor]
@@ -306,5 +307,5 @@ def test_operations_of_tokens_are_counted(cut_fit: Any) -> None:
     """2 (3 5 at 4 places + 20 2)."""
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 2))
     fit = cut_fit(net, share=0.0, dead=0.0)
-    report = fit.compression_report(x=torch.randn(30, 4, 3))
+    report = compression_report(fit.model, fit.guide, x=torch.randn(30, 4, 3))
     assert report.dense.flops == 2 * (15 * 4 + 40)

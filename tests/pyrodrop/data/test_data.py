@@ -187,7 +187,6 @@ def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None
         (rows, lambda it: it.fingerprint),
         (data.Dataset({"a": given[0]}, given[1]), lambda it: it.fingerprint),
         (data.Keywords({"x": [given[0]], "y": given[1]}), lambda it: it.fingerprint),
-        (pyrodrop.EarlyStopping(given), lambda it: str(it.validation.y)),
         (Standardize(x[0], x[1].exp()), lambda it: str(it(x.new_ones(1, 2)))),
         (metrics.conformal(predicted, given[1]), lambda it: str(it.interval(predicted, 0.5))),
         (exact, lambda it: str(it.mean())),

@@ -25,7 +25,7 @@ for guide in (guides.BernoulliDropout(model, 0.1), guides.MeanField(model), guid
         fit = pyrodrop.fit(model, guide, data, steps=4, **options, **more)
         assert fit.settings["engine"] == "pyro" and fit.losses.isfinite().all()
 fit = pyrodrop.fit(model, guide, DataLoader(TensorDataset(*data), 8), steps=10, **options)
-fit.predict(x, 5), fit.elbo(5)
+fit.predict(x, 5), fit.elbo(5, data)
 pyrodrop.Training(model, guide, data, engine="pyro", device="cpu").advance(5)
 
 def program(y):

@@ -92,7 +92,7 @@ ROWS = wiggles(10, 0)
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "no data": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp())), TypeError, "data must be .*got a Point"),
     "nothing": (lambda: pyrodrop.fit(mlp()), TypeError, "data must be .*got None"),
-    "no steps": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp()), ROWS), TypeError, "steps, .* must be given"),
+    "no steps": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp()), ROWS), TypeError, "steps is the number .*got None"),
     "a program": (lambda: pyrodrop.fit(lambda x, y: None, ROWS), TypeError, "guide must be given.*got a function"),
     "counts": (lambda: pyrodrop.fit(mlp(likelihoods.Poisson()), ROWS), TypeError, "guide must be given"),
     "many rows": (lambda: recipes.curve((torch.rand(2001, 1), torch.rand(2001))), ValueError, "got 2,001 rows"),

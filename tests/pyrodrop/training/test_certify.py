@@ -10,7 +10,7 @@ import torch
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.files import Record
-from pyrodrop.training import certificate, certify, simulated
+from pyrodrop.training import certificate, certify
 
 DRAWS = 4000
 
@@ -44,7 +44,7 @@ def _close(sample, mean, sd):
 def test_functions_of_the_process_are_those_of_gaussian_process_regression():
     torch.manual_seed(0)
     x, y = _problem()
-    process = simulated._OfNumbers(x, y)
+    process = certify.OfNumbers(x, y)
     points = torch.tensor([[-0.33], [1.9], [3.0]])
     drawn = process.simulated(data.Dataset(x, y), points, DRAWS)
     s = (process.size**2).item() * process.unit.item() ** 2
@@ -68,7 +68,7 @@ def test_functions_of_labels_are_those_of_the_laplace_approximation(classes):
     x = torch.linspace(-2, 2, 40)[:, None]
     logits = torch.cat([torch.zeros(40, 1), *(3 * torch.sin(k * x) for k in range(1, classes))], 1)
     y = torch.distributions.Categorical(logits=logits).sample()
-    process = simulated._OfLabels(x, y, classes)
+    process = certify.OfLabels(x, y, classes)
     points = torch.tensor([[-1.05], [0.3], [2.8]])
     drawn = process.simulated(data.Dataset(x, y), points, DRAWS)
     prior = process.size**2 * _dense(process.kernel, x, x) + 1e-6 * np.eye(40)
@@ -116,8 +116,16 @@ def test_a_fit_that_is_too_smooth_is_not_certified_by_its_own_functions(monkeypa
     assert found.held["inside"].coverage < 0.6
     assert found.held["inside"].factor > 1.5
     assert "wrong place" in found.finding or "too narrow" in found.finding
-    monkeypatch.setattr(certify, "best_predictor", lambda fit, likelihood, rows, seed: simulated._OfFit(fit, seed, 0.5))
+    monkeypatch.setattr(certify, "best_predictor", lambda fit, likelihood, rows, seed: certify.OfFit(fit, seed, 0.5))
     assert certify.of_fit(fit, 8, 0.95, 0).held["inside"].coverage > found.held["inside"].coverage + 0.1
+
+
+def test_the_default_fit_has_a_certificate():
+    x, y = _problem()
+    model = models.MLP([1, 10, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    found = pyrodrop.fit(model, (x, y), steps=30).certify(refits=2)
+    assert found.refits == 2
+    assert set(found.held) == set(certificate.REGIONS)
 
 
 def test_certified_draws_are_moved_from_their_mean_by_the_factor_of_their_region():
@@ -142,12 +150,13 @@ def test_a_certificate_is_saved_with_its_fit(tmp_path):
     assert str(loaded.certificate) == str(fit.certificate)
     assert torch.equal(loaded.predict(x, 20, certified=True).f, fit.predict(x, 20, certified=True).f)
     tensors, plain = fit.certificate.stored()
-    for damage, said in (({"scale": -tensors["scale"]}, "finite rows"), ({"rows": tensors["rows"][0]}, "finite rows")):
-        with pytest.raises(ValueError, match=said):
-            certificate.Certificate.of_file(Record("a file", plain), tensors | damage)
-    negative = plain | {"held": {"inside": plain["held"]["inside"] | {"factor": -1.0}}}
-    with pytest.raises(ValueError, match="at least 0"):
-        certificate.Certificate.of_file(Record("a file", negative), tensors)
+    for name, wrong in (
+        ("scale", math.nan * tensors["scale"]),
+        ("rows", tensors["rows"][0]),
+        ("held", -tensors["held"]),
+    ):
+        with pytest.raises(ValueError, match="finite tensors, with factors of at least 0"):
+            certificate.Certificate.of_file(Record("a file", plain), tensors | {name: wrong})
 
 
 def test_the_same_call_finds_the_same_and_the_fit_stays_as_it_was():
@@ -166,7 +175,7 @@ def test_labels_and_other_likelihoods_have_certificates():
     labels = (torch.sin(2 * x[:, 0]) + 0.3 * torch.randn(50, generator=g) > 0).long()
     model = models.MLP([1, 10, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     found = pyrodrop.fit(model, guides.MeanField(model), (x, labels), steps=100, lr=0.02).certify(refits=3)
-    assert found.held["inside"].of_y is None
+    assert math.isnan(found.held["inside"].of_y)
     assert 0 <= found.held["inside"].coverage <= 1
     model = models.MLP([1, 10, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
     counts = torch.poisson((1 + x).exp(), generator=g)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,7 @@ def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) ->
         )
     said = str(caught.value)
     assert f"stopped being finite at step {step}: nll nan" in said
-    assert "loc.inner.weight (and 1 more) is not finite" in said
+    assert "loc.inner.weight is not finite" in said
     last = step // every * every
     assert f"The file {file} has the state after {last} steps: the same call with another lr continues" in said
     tensors, _ = read_tensors(file)
@@ -91,24 +90,11 @@ def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) ->
 def test_a_gradient_that_is_not_finite_is_found_before_the_loss_shows_it(tmp_path: Path) -> None:
     """sqrt has an infinite gradient at 0, where its value is finite: 0 * inf is NaN in the last step of the fit."""
     model, guide = root(0.0, 0.0)
-    with pytest.raises(FloatingPointError, match=r"loc.inner.weight \(and 1 more\) stopped being finite at step 0\."):
+    with pytest.raises(FloatingPointError, match="loc.inner.weight stopped being finite at step 0"):
         pyrodrop.fit(model, guide, (X, Y), steps=1, engine="pyro", checkpoint=tmp_path / "state")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FloatingPointError, match="loc.inner.weight .* stopped being finite at step 0"):
+    with pytest.raises(FloatingPointError, match="loc.inner.weight stopped being finite at step 0"):
         pyrodrop.Training(model, guide, (X, Y)).step()
-
-
-def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
-    training = pyrodrop.Training(*root(), (X, X - 3), engine="traced", batch_size=7, lr=0.05)
-    training.advance(5)
-    good = training.state()
-    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
-        training.advance(100)
-    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
-        training.state()
-    training.load_state(good)
-    assert training.steps_done == 5
-    assert torch.equal(training.state()["history"], good["history"])
 
 
 def half(name: str) -> float:
@@ -134,11 +120,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "amsgrad": ({}, {"optimizer": lambda p: torch.optim.Adam(p, fused=True, amsgrad=True)}, "amsgrad is False there"),
     "standardisation": ({}, {"data": Dataset(X, Y).standardized()}, r"model.inputs.loc \(values\) is 0.0 there"),
 }  # fmt: skip
-TAKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "lr": ({"lr": 0.01}, "lr is half there and 0.01 here"),
-    "schedule": ({"lr_schedule": schedules.cosine(10)}, r"lr_schedule is falling there and cosine\(steps=10\) here"),
-    "kl_weight": ({"kl_weight": 1.0}, r"kl_weight is linear\(epochs=9, start=0.0, after=0.0\) there and 1.0 here"),
-    "engine": ({"engine": "traced"}, "engine is pyro there and traced here"),
+TAKEN: dict[str, dict[str, Any]] = {
+    "lr": {"lr": 0.01},
+    "schedule": {"lr_schedule": schedules.cosine(10)},
+    "kl_weight": {"kl_weight": 1.0},
+    "engine": {"engine": "traced"},
 }
 
 
@@ -167,14 +153,10 @@ def test_a_file_of_another_run_is_refused(what: str, saved: Path) -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("what", TAKEN)
-def test_other_settings_of_the_training_are_taken_as_the_log_says(
-    what: str, saved: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    options, words = TAKEN[what]
+def test_other_settings_of_the_training_are_taken(what: str, saved: Path, tmp_path: Path) -> None:
     file = tmp_path / "state"
     file.write_bytes(saved.read_bytes())
-    more = run(file, 5, **options)
-    assert re.search(words, caplog.text)
+    more = run(file, 5, **TAKEN[what])
     assert torch.equal(more.history[:3], read_tensors(saved)[0]["history"])
     assert not torch.equal(more.guide.loc["layers.0.weight"], read_tensors(saved)[0]["parameter.loc.layers.0.weight"])  # type: ignore[attr-defined]
 
@@ -197,12 +179,14 @@ def test_a_checkpoint_that_was_changed_is_refused(saved: Path, tmp_path: Path) -
 
     for run_there in (torch.zeros(5), torch.zeros(3, dtype=torch.uint8)):
         refused("must have a description of its run", tensors | {"run": run_there})
-    refused("lacks batches.position", {n: v for n, v in tensors.items() if n != "batches.position"})
-    refused("three numbers for every step", tensors | {"history": torch.zeros(3, 2)})
-    refused("three numbers for every step", tensors | {"history": torch.zeros(3, 3, dtype=torch.long)})
-    refused("no random state", tensors | {"random.cpu": torch.zeros(8, dtype=torch.uint8)})
+    for damage in ({"batches.position": torch.tensor(-1)}, {"batches.order": torch.arange(len(X)) + 1}):
+        refused("must have a place in an epoch of 20 rows", tensors | damage)
+    refused("is damaged, .*position", {n: v for n, v in tensors.items() if n != "batches.position"})
+    refused("history is missing, or has another shape", tensors | {"history": torch.zeros(3, 2)})
+    refused("history is missing, or has another shape", tensors | {"history": torch.zeros(3, 3, dtype=torch.long)})
+    refused("another version of PyTorch", tensors | {"random.cpu": torch.zeros(8, dtype=torch.uint8)})
     weight = "parameter.loc.layers.0.weight"
-    refused("another model or guide: parameter.loc", tensors | {weight: tensors[weight].double()})
+    refused("damaged: parameter.loc", tensors | {weight: tensors[weight].double()})
     save_file(tensors, file, metadata={"pyrodrop": '{"settings": {"seed": 0}, "position": 7}'})
     with pytest.raises(ValueError, match=f"{file} is damaged: its content has another checksum"):
         run(file, 4)
@@ -239,4 +223,3 @@ def test_arguments_of_a_program_are_known_by_their_values() -> None:
     assert Keywords(base).words == Keywords({**base, "x": X.clone(), "net": nn.Linear(1, 1)}).words
     for other in others:
         assert Keywords(base).words != Keywords({**base, **other}).words
-    assert Keywords(base).outline == Keywords({**base, "x": X + 1}).outline != Keywords({**base, "x": X[:3]}).outline

@@ -75,7 +75,6 @@ def test_a_loader_repeats_and_changes_no_state(workers: int) -> None:
     data = [loader(Items(noise=0.3), num_workers=workers) for _ in range(2)]
     runs = [pyrodrop.fit(model, guide, one, steps=STEPS, engine="traced") for one in data]
     assert torch.equal(runs[0].history, runs[1].history)
-    assert str(runs[0].elbo(3)) == str(runs[0].elbo(3))
     assert torch.equal(torch.get_rng_state(), before)
     first = fit(loader(Items(noise=0.3)), steps=1).history[0]
     assert not torch.equal(first, fit(loader(Items(noise=0.3)), steps=1, seed=1).history[0])
@@ -134,10 +133,11 @@ def test_predictions_and_estimates_are_those_of_tensors() -> None:
     for source in (loader(shuffle=False), TensorDataset(X, Y)):
         with pytest.raises(TypeError, match="x must be"):
             run.predict(source, 7)  # type: ignore[arg-type]
-    assert run.elbo(7, loader(shuffle=False)).value == pytest.approx(run.elbo(7).value, rel=1e-6)
     trained = fit(loader())
-    assert trained.elbo(7).value == pytest.approx(trained.elbo(7, (X, Y)).value, rel=1e-6)
-    assert trained.objective(7).value == pytest.approx(trained.objective(7, (X, Y)).value, rel=1e-6)
+    assert trained.elbo(7, (X, Y)).value < 0
+    for estimate in (trained.elbo, lambda: run.elbo(7, loader(shuffle=False))):
+        with pytest.raises(ValueError, match="elbo needs data in memory"):
+            estimate()
     assert trained.fingerprint is None
 
 
@@ -216,7 +216,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no y": (lambda: refused([{"a": X, "b": Y}]), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 of .*\): y"),
     "too short": (lambda: refused(_Short()), r"Short\) must yield .* its length, 9, .*got 5"),
-    "rows left out": (lambda: fit(loader(), steps=1).elbo(2, loader(drop_last=True)), "has 70 rows and yielded 64"),
 }  # fmt: skip
 
 

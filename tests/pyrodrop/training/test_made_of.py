@@ -147,17 +147,6 @@ def test_networks_of_any_program_are_trained_in_place_and_evaluated(name: str, e
     torch.testing.assert_close(encoder.state_dict(), theirs[0].state_dict())
 
 
-@pytest.mark.parametrize("kind", [KINDS["methods"], KINDS["modules"]], ids=["methods", "modules"])
-def test_replicates_train_copies_of_networks(kind: Any) -> None:
-    encoder, decoder = networks()
-    encoder[0][2].p = 0.0
-    before = copy.deepcopy(encoder.state_dict())
-    many = pyrodrop.fit_replicates(*kind(encoder, decoder), {"x": X}, count=2, steps=5, engine="traced", **OPTIONS)
-    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
-    first, second = (fit.predict({"x": X[:2]}, num_samples=5, sites=["z"])["z"] for fit in many)
-    assert not torch.equal(first, second)
-
-
 class Memory:
     """A program that reads a number that its own calls change."""
 

@@ -48,17 +48,17 @@ def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
         (torch.optim.SparseAdam, ValueError, "must step by one dense gradient; got SparseAdam"),
         (lbfgs_of_few_steps, ValueError, "must step by one dense gradient; got LBFGS: .*a loop of your own"),
         (torch.optim.Muon, ValueError, "could not be made for the 1 groups.*Muon only supports 2D"),
-        (pyro.optim.Adam({"lr": 0.1}), TypeError, "got one of pyro.optim"),
+        (pyro.optim.Adam, ValueError, "could not be made"),
         (lambda groups: groups, TypeError, "it returned a list"),
         (
             torch.optim.AdamW,
             ValueError,
-            r"weight_decay=0\.01: use functools.partial\(torch.optim.AdamW, weight_decay=0\)",
+            r"got AdamW: use functools.partial\(torch.optim.AdamW, weight_decay=0\)",
         ),
         (
             lambda groups: torch.optim.SGD([{**g, "weight_decay": 0.1} for g in groups]),
             ValueError,
-            "got SGD with weight_d",
+            "got SGD: use functools.partial",
         ),
     ],
 )

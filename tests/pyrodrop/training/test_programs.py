@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import RenyiELBO, Trace_ELBO, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoNormal
+from pyro.infer.autoguide import AutoNormal
 from torch import Tensor
 
 import pyrodrop
@@ -50,7 +49,6 @@ def test_the_elbo_is_that_of_pyro(size: int | None) -> None:
     se = (ours.se**2 + float(theirs.var()) / 100) ** 0.5
     assert abs(ours.value - float(theirs.mean())) < 5 * se
     assert str(ours.convention) == "exact"
-    assert abs(fit.objective(100).value - ours.value) < 5 * ours.se
 
 
 @pytest.mark.more
@@ -101,44 +99,33 @@ def test_hidden_markov_models_take_their_length_from_the_observations(name: str)
     assert abs(elbo.value - float(theirs.mean())) < 5 * (elbo.se**2 + float(theirs.var()) / 50) ** 0.5
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("auto", [AutoNormal, AutoDelta])
-def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -> None:
-    guide = auto(poutine.block(mixture, hide=["kind"]))
+def test_sites_that_are_summed_out_have_no_elbo() -> None:
+    guide = AutoNormal(poutine.block(mixture, hide=["kind"]))
     loss = TraceEnum_ELBO(max_plate_nesting=1)
     fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=3, lr=0.01, objective=loss, engine="pyro")
-    with torch.no_grad():
-        theirs = torch.tensor([-loss.loss(mixture, guide, Y) for _ in range(40)])
-    for estimate in (fit.elbo(40), fit.objective(40)):
-        assert (
-            abs(estimate.value - float(theirs.mean())) <= 1e-4 + 5 * (estimate.se**2 + float(theirs.var()) / 40) ** 0.5
-        )
-        assert math.isnan(estimate.nll + estimate.kl)  # the loss has no terms
-    assert fit.elbo(2).convention.kind == ("up_to_constant" if auto is AutoDelta else "exact")
+    with pytest.raises(ValueError, match="it has no site 'kind'"):
+        fit.elbo(2)
     assert "TraceEnum_ELBO" in str(fit)
 
 
-@pytest.mark.parametrize("summed", [False, True])
-def test_a_factor_of_model_and_guide_is_none_of_the_elbo(summed: bool) -> None:
+def test_a_factor_of_model_and_guide_is_none_of_the_elbo() -> None:
     """As the tips in Pyro's documentation divide the loss by the number of rows."""
-    model, data = (mixture, {"y": Y}) if summed else (line, DATA)
-    options: dict[str, Any] = {"objective": TraceEnum_ELBO(max_plate_nesting=1)} if summed else {}
-    guide = AutoNormal(poutine.block(model, hide=["kind"]))
-    guide(**data)
+    guide = AutoNormal(line)
+    guide(**DATA)
     plain, scaled = (
-        pyrodrop.fit(*around, data, steps=1, lr=1e-7, engine="pyro", **options).elbo(5)
-        for around in ((model, guide), (poutine.scale(model, scale=0.1), poutine.scale(guide, scale=0.1)))
+        pyrodrop.fit(*around, DATA, steps=1, lr=1e-7, engine="pyro").elbo(5)
+        for around in ((line, guide), (poutine.scale(line, scale=0.1), poutine.scale(guide, scale=0.1)))
     )
     assert scaled.value == pytest.approx(plain.value, rel=1e-4)
     assert scaled.se == pytest.approx(plain.se, rel=1e-4)
     assert str(scaled.convention) == "exact (without the factor 0.1 of pyro.poutine.scale around model and guide)"
 
 
-def test_the_objective_is_the_loss_object_and_the_elbo_is_not() -> None:
-    fit = trained(5, objective=RenyiELBO(alpha=0.0, num_particles=20))
-    bound, elbo = fit.objective(10), fit.elbo(100)
-    assert bound.value - elbo.value > 4 * (bound.se**2 + elbo.se**2) ** 0.5
-    assert "RenyiELBO" in str(fit.objective(2).convention)
+def test_the_losses_of_an_objective_are_bounds_above_the_elbo() -> None:
+    guide = AutoNormal(line, init_scale=0.5)
+    fit = pyrodrop.fit(line, guide, DATA, steps=40, lr=1e-6, objective=RenyiELBO(alpha=0.0, num_particles=20))
+    elbo = fit.elbo(100)
+    assert -float(fit.losses.mean()) - elbo.value > 4 * (float(fit.losses.var()) / 40 + elbo.se**2) ** 0.5
     assert float(fit.history[:, 1].abs().max()) == 0
 
 
@@ -156,7 +143,7 @@ def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
     fit = trained()
     path, want = fit.save(tmp_path / "fit.safetensors"), fit.elbo(5)
     guide = AutoNormal(line)
-    with pytest.raises(ValueError, match="must have been called once"):
+    with pytest.raises(ValueError, match="does not belong to this AutoNormal"):
         Fit.load(path, line, guide)
     guide(**DATA)
     loaded = Fit.load(path, line, guide)

@@ -9,15 +9,27 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
-from pyrodrop.analysis.lab.experiments.critiques.osband import Anchored
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models
+from pyrodrop import guides, likelihoods, models, priors
 
 S, TAU, COUNT, D, N = 0.7, 2.0, 120, 3, 4  # so few rows that the posterior is the prior in good part
+
+
+class Anchored(priors.Gaussian):
+    """N(a, scale^2) around the initial weights a ~ N(0, scale^2): Pearce et al. (2020), arXiv:1810.05546."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(scale, drawn=True)
+
+    def for_site(self, name: str, like: Tensor, units: Any = None) -> Any:
+        return dist.Normal(like, self.numbers()["scale"].to(like).expand_as(like)).to_event(like.dim())
+
+
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
 Y = X @ torch.tensor([[1.0], [-0.5], [0.2]]) + 0.5 * torch.randn(N, 1, generator=torch.Generator().manual_seed(4))
 COVARIANCE = np.linalg.inv(TAU * (X.T @ X).double().numpy() + np.eye(D) / S**2)

@@ -21,7 +21,6 @@ from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.record import recorded as recording
 from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
-from pyrodrop.training.replicates import data_sets
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -250,14 +249,15 @@ def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureF
     assert many.predict(X[:5], 10).f.shape == (10, 5, 1)  # of the two that did not fail
 
 
-def test_a_small_memory_trains_in_turns(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_memory_trains_in_turns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without noise to the same result; with it the stacks draw other numbers."""
     model = network()
     settings: dict[str, Any] = SETTINGS | {"steps": 6, "engine": "traced", "batch_size": None, "count": 5}
     at_once = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), **settings)
+    monkeypatch.setattr("pyrodrop.training.stacked.available", lambda device: 60_000)
     with caplog.at_level(logging.INFO, "pyrodrop"):
-        in_turn = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), memory=30_000, **settings)
-        noisy = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.5), (X, Y), memory=30_000, **settings)
+        in_turn = pyrodrop.fit_replicates(model, guides.Point(model), (X, Y), **settings)
+        noisy = pyrodrop.fit_replicates(model, guides.BernoulliDropout(model, 0.5), (X, Y), **settings)
     assert "of 5 replicates at a time" in caplog.text
     assert in_turn[0].settings["replicates"] < 5
     for one, two in zip(at_once, in_turn, strict=True):
@@ -306,14 +306,6 @@ def test_a_network_that_cannot_be_mapped_is_refused() -> None:
 
 
 DATA = pyrodrop.data.Dataset(X, Y)
-PAIR = (X, Y)
-
-
-@pytest.mark.parametrize("data", [[DATA, DATA], (PAIR, DATA), ([X, Y], PAIR), DATA, PAIR])
-def test_data_are_one_for_all_or_a_sequence_of_as_many(data: Any) -> None:
-    sets = data_sets(data, 2)
-    assert len(sets) == 2
-    assert all(torch.equal(one.x, X) and torch.equal(one.y, Y) for one in sets)
 
 
 def test_other_numbers_of_models_and_of_data_are_refused() -> None:

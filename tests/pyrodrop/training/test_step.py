@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 import pyrodrop
@@ -54,36 +51,8 @@ def test_n_steps_are_the_fit_of_n_steps(engine: Any) -> None:
     assert torch.equal(torch.stack([torch.stack(one) for one in losses]), whole.history[:, :2])
     assert fit.settings.keys() == whole.settings.keys()
     assert {n for n in fit.settings if fit.settings[n] != whole.settings[n]} <= {"seconds"}
-    assert (training.steps_done, training.steps_per_epoch, training.engine) == (21, 4, engine)
+    assert (training.steps_done, training.engine) == (21, engine)
     assert not fit.model.training  # type: ignore[attr-defined]
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_a_state_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
-    """In another training, from a file, and in the same one, whose later steps are undone."""
-    training = pyrodrop.Training(*parts(), (X, Y), engine=engine, **OPTIONS)
-    start = training.state()
-    for _ in range(5):
-        training.step()
-    state = training.state()
-    kept = {name: value.clone() for name, value in state.items()}
-    for _ in range(7):
-        training.step()
-    want = copy.deepcopy(training.fit)
-    assert all(torch.equal(kept[name], value) for name, value in state.items()), "a copy"
-    save_file(state, tmp_path / "state.safetensors")
-    other = pyrodrop.Training(*parts(), (X, Y), engine=engine, **OPTIONS)
-    for again, own in ((other, load_file(tmp_path / "state.safetensors")), (training, state)):
-        again.load_state(own)
-        assert again.steps_done == 5
-        for _ in range(7):
-            again.step()
-        assert same(want, again.fit)
-    training.load_state(start)
-    for _ in range(12):
-        training.step()
-    assert same(want, training.fit)
 
 
 def test_steps_in_blocks_are_the_same_steps() -> None:
@@ -99,28 +68,3 @@ def test_steps_in_blocks_are_the_same_steps() -> None:
         ValueError, match="count is the number of steps and must be a whole number of at least 1; got 0"
     ):
         two.advance(0)
-
-
-def test_a_training_says_what_is_wrong() -> None:
-    training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
-    small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
-    with pytest.raises(ValueError, match="the state is of another run: model is .* more"):
-        other.load_state(training.state())
-    training.advance(3)
-    state, before = training.state(), training.state()
-    for change, message in (
-        ({"batches.position": None}, "not whole: it lacks batches.position"),
-        ({"optimizer.0.exp_avg": None}, "not whole: it lacks entries of the optimizer"),
-        ({"optimizer.0.exp_avg": torch.zeros(2)}, "another model or guide: 0.exp_avg has another shape or dtype there"),
-        *(
-            (place, "must have a place in an epoch of .* of other data, or damaged")
-            for place in (
-                {"batches.order": torch.arange(len(X)) + 1},
-                {"batches.position": torch.tensor(-1)},
-            )
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
-    assert all(torch.equal(value, before[name]) for name, value in training.state().items())

@@ -97,9 +97,9 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"stpes": 3}, r"fit\(\) has no argument 'stpes'; did you mean 'steps'"),
-        ({"xyz": 3}, "no argument 'xyz'$"),
-        ({"memory": 1e6}, "no argument 'memory'$"),
+        ({"stpes": 3}, "unexpected keyword argument 'stpes'"),
+        ({"xyz": 3}, "unexpected keyword argument 'xyz'"),
+        ({"memory": 1e6}, "unexpected keyword argument 'memory'"),
     ],
 )
 def test_arguments_of_another_name(arguments: dict[str, Any], words: str) -> None:

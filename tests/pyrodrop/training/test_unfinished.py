@@ -13,7 +13,7 @@ from torch.distributions import Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.training.worth import Worth, judge, less_than_the_best
+from pyrodrop.training.worth import Worth, judge, reason, still_falls
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2
@@ -75,6 +75,14 @@ def test_a_loss_that_has_fallen_is_not(noise: float, caplog: pytest.LogCaptureFi
     assert not said(caplog)
 
 
+def test_a_fall_within_its_standard_error_is_none() -> None:
+    """0.06 nats per row in the last tenth, beside losses that alternate by 1, or by 0.1."""
+    for size, fall in ((1.0, 0.0), (0.1, 0.06)):
+        nll = 200 * (2 + size * torch.tensor([1.0, -1.0]).repeat(500))
+        nll[-100:] -= 12
+        assert still_falls(recorded(nll)) == pytest.approx(fall)
+
+
 def test_a_fit_that_is_worse_than_the_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """y far from 0, not standardised, and hardly a step made."""
     y = 300 + 5 * Y
@@ -94,10 +102,10 @@ def test_a_posterior_that_is_too_wide_is_said_with_the_point_estimate_beside_it(
     assert run.worth.point is not None
     assert run.worth.point > run.worth.fit + 0.2
     assert message.startswith("the fit predicts worse than a point estimate: the log density of the training data is ")
-    assert f"{run.worth.fit:.3g} per row, and {run.worth.point:.3g} under a point estimate of this network" in message
+    assert f"{run.worth.fit:.3g} per row, and {run.worth.point:.3g} under a point estimate" in message
 
 
-def test_a_noise_that_hides_a_column_is_said_with_the_numbers_of_this_column(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_noise_that_hides_a_column_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """The larger noise, of a column in larger units, hides nothing."""
     y = torch.cat([100 * X, Y], 1)
     likelihood = likelihoods.Gaussian([1e-2, 1.0])
@@ -105,8 +113,7 @@ def test_a_noise_that_hides_a_column_is_said_with_the_numbers_of_this_column(cap
     data = Dataset(X, y).standardized()
     pyrodrop.fit(model, guides.MeanField(model), data, steps=300, lr=0.02, engine="traced", progress=False)
     [message] = said(caplog)
-    sd = float(Y.std(correction=0))
-    assert f"the noise has a standard deviation of 1 and y one of {sd:.3g} in column 1: let it be learned" in message
+    assert "since the noise is as large as y: let it be learned" in message
 
 
 def test_rates_that_vanish_are_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,16 +155,16 @@ def test_what_is_ahead_is_said_the_simplest_first(beside: dict[str, float], said
     """By 1/5 nat, and a process by 3/10: what a line or a refitted last layer explains is the first cause."""
     run = recorded(torch.zeros(3))
     run.settings["worth"] = asdict(Worth(-1.0, **beside))
-    assert re.search(said, less_than_the_best(run))
+    assert re.search(said, reason(run)[0])
 
 
 def test_an_exact_last_layer_is_not_told_to_be_one() -> None:
     model = models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     about = {"worth": asdict(Worth(-1.0, gp=0.0))}
     run = pyrodrop.Fit(model, guides.ExactLastLayer(model), None, torch.ones(3, 3), about)
-    assert "try more units, or the process itself" in less_than_the_best(run)
+    assert ": try more units, or the process itself" in reason(run)[0]
     run.settings["worth"]["point"] = 0.0
-    assert "take another scale of the prior" in less_than_the_best(run)
+    assert "take another scale of the prior" in reason(run)[0]
 
 
 def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,9 +16,9 @@ from sklearn.datasets import make_moons
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.training.worth import by_features, by_process, constant
+from pyrodrop.training.worth import LENGTHS, constant, left_out
 
-RATIOS, SLOPES = np.logspace(-6, 3, 19), np.logspace(-1, 1, 9)
+RATIOS, SLOPES = np.logspace(-6, 3, 28), np.logspace(-1, 1, 9)
 GENERATOR = torch.Generator().manual_seed(0)
 X = 20 * torch.rand(120, 1, generator=GENERATOR) - 10
 SINE = 10 * torch.exp(-(X + 10) / 10) * torch.sin(1.5 * X) + torch.randn(X.shape, generator=GENERATOR)
@@ -57,7 +57,7 @@ def best_density(kernels: list[np.ndarray], y: np.ndarray) -> float:
 def rbf(x: np.ndarray) -> list[np.ndarray]:
     x = (x - x.mean(0)) / x.std(0)
     square = ((x[:, None] - x) ** 2).mean(-1)
-    return [1 + np.exp(-square / (2 * length**2)) for length in (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)]
+    return [1 + np.exp(-square / (2 * length**2)) for length in LENGTHS]
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -65,14 +65,14 @@ def test_a_process_and_ridge_regression_predict_every_row_from_the_others(column
     rng = np.random.default_rng(0)
     x = rng.normal(size=(25, 2)) * [1, 100]
     y = np.stack([np.sin(2 * x[:, 0]), 3 + x[:, 1]], 1)[:, :columns] + 0.3 * rng.normal(size=(25, columns))
-    ours = by_process(torch.tensor(x), torch.tensor(y))
+    ours = left_out([torch.tensor(x)], LENGTHS, torch.tensor(y))
     assert float(ours.mean()) == pytest.approx(best_density(rbf(x), y), rel=1e-6)
     phi = (x - x.mean(0)) / x.std(0) / math.sqrt(2)
-    ridge = by_features([torch.tensor(x)], torch.tensor(y))
+    ridge = left_out([torch.tensor(x)], (None,), torch.tensor(y))
     assert float(ridge.mean()) == pytest.approx(best_density([1 + phi @ phi.T], y), rel=1e-6)
     wide = rng.normal(size=(20, 30))
     phi = (wide - wide.mean(0)) / wide.std(0) / math.sqrt(30)
-    ridge = by_features([torch.tensor(wide)], torch.tensor(y[:20]))
+    ridge = left_out([torch.tensor(wide)], (None,), torch.tensor(y[:20]))
     assert float(ridge.mean()) == pytest.approx(best_density([1 + phi @ phi.T], y[:20]), rel=1e-6)
 
 
@@ -84,7 +84,9 @@ def test_labels_are_predicted_from_those_of_the_others() -> None:
         means = [row_by_row(kernel, one_hot - one_hot.mean(0), r)[0] for r in RATIOS]
         mean = min(means, key=lambda m: ((one_hot - one_hot.mean(0) - m) ** 2).mean())
         densities += [scipy.special.log_softmax(b * mean, 1)[range(30), labels].mean() for b in SLOPES]
-    assert float(by_process(torch.tensor(x), torch.tensor(labels)).mean()) == pytest.approx(max(densities), rel=1e-6)
+    assert float(left_out([torch.tensor(x)], LENGTHS, torch.tensor(labels)).mean()) == pytest.approx(
+        max(densities), rel=1e-6
+    )
 
 
 def test_constants_are_those_of_the_largest_likelihood() -> None:
@@ -106,12 +108,12 @@ def test_constants_are_those_of_the_largest_likelihood() -> None:
         (likelihoods.Categorical(), labels, np.log(share)[labels]),
     ]
     for likelihood, y, expected in cases:
-        density = constant(likelihood, torch.tensor(y), torch.tensor(y))
+        density = constant(likelihood, torch.tensor(y))
         assert density is not None
         np.testing.assert_allclose(density.numpy(), expected, rtol=1e-6)
     same = torch.ones(5, 1, dtype=torch.float64)
-    assert constant(likelihoods.Gaussian(), same, same) is None
-    assert constant(likelihoods.StudentT(), torch.tensor(real), torch.tensor(real)) is None
+    assert constant(likelihoods.Gaussian(), same) is None
+    assert constant(likelihoods.StudentT(), torch.tensor(real)) is None
 
 
 def test_a_fit_has_the_density_of_its_mixture_and_a_point_that_of_its_network() -> None:

@@ -33,9 +33,9 @@ from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction, Predicts
-from pyrodrop.training.by_default import STEPS
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.estimates import Elbo
+from pyrodrop.training.elbo import Elbo
+from pyrodrop.training.fit import STEPS
 from pyrodrop.training.result import Fit
 from pyrodrop.training.worth import collected, say
 

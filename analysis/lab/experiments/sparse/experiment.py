@@ -25,6 +25,7 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import text_table
+from pyrodrop.compression import compression_report
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
@@ -99,7 +100,7 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = fit.compression_report()
+        report = compression_report(fit.model, fit.guide)
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),
