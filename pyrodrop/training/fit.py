@@ -30,10 +30,10 @@ from pyrodrop.threads import outside
 from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.reasons import judge
 from pyrodrop.training.result import Fit
 from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
 from pyrodrop.training.settings import Settings, TrainingOptions, with_options
-from pyrodrop.training.worth import judge
 
 _EXPECTED_STEPS = 10_000
 
