@@ -31,8 +31,8 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
+from pyrodrop.training.reasons import reason
 from pyrodrop.training.result import Fit, rows_of
-from pyrodrop.training.worth import reason
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on

@@ -70,10 +70,10 @@ from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import by_default, fit, settings_for, standardised
+from pyrodrop.training.reasons import TRIAL, collected, say
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import TrainingOptions
-from pyrodrop.training.worth import TRIAL, collected, say
 
 __all__ = ["Curve", "Recipe", "classifier", "curve", "regressor"]
 

@@ -34,8 +34,8 @@ from pyrodrop.data.columns import Columns, read_inputs
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.scaling import Standardize, narrowed
+from pyrodrop.training.reasons import collected
 from pyrodrop.training.replicates import Replicates
-from pyrodrop.training.worth import collected
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
 
@@ -75,7 +75,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         with collected() as messages:
             self.run_ = replace(recipe, order=self._order).fit(members, groups=self.groups, **options)
         for message in messages:
-            hint = " (the number of steps is max_steps)" if message.startswith("training may not be done") else ""
+            hint = " (the number of steps is max_steps)" if "more steps" in message else ""
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 

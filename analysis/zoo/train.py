@@ -44,9 +44,9 @@ from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
+from pyrodrop.training.reasons import collected, say, still_falls
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.training.result import Fit
-from pyrodrop.training.worth import collected, say, still_falls
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 

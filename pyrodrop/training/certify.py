@@ -43,10 +43,11 @@ from pyrodrop.likelihoods import Categorical, Missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.priors.labels import laplace
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
+from pyrodrop.training.reasons import collected
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import rows_of
 from pyrodrop.training.settings import TrainingOptions
-from pyrodrop.training.worth import LENGTHS, RATIOS, REAL, Kernel, collected, evenly, of_numbers
+from pyrodrop.training.worth import LENGTHS, RATIOS, REAL, Kernel, evenly, of_numbers
 
 _OPTIONS = [*TrainingOptions.__annotations__]
 _DRAWS = 200  # of every refit, and of rows left out

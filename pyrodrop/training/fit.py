@@ -39,10 +39,10 @@ from pyrodrop.scaling import Standardize
 from pyrodrop.threads import outside
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.reasons import judge
 from pyrodrop.training.result import Fit
 from pyrodrop.training.session import CHECK_EVERY, Session, check_after_epoch
 from pyrodrop.training.settings import Settings, TrainingOptions, with_options
-from pyrodrop.training.worth import judge
 
 _EXPECTED_STEPS = 10_000
 STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2

@@ -35,9 +35,9 @@ from pyrodrop.prediction.posterior import Member, Posterior
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import outside
 from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.reasons import judge
 from pyrodrop.training.result import Fit, restoring
 from pyrodrop.training.settings import Settings, Starts, TrainingOptions, with_options
-from pyrodrop.training.worth import judge
 
 _log = logging.getLogger("pyrodrop")
 

@@ -1,4 +1,4 @@
-"""What a fit is worth: the log density of its training data beside predictors that need no training, and one warning.
+"""What a fit is worth: the log density of its training data beside predictors that need no training.
 
     fit       mean_n ln 1/S sum_s p(y_n | x_n, W_s),   W_s ~ q           S = 16, at most 1000 rows
     constant  p(y_n | c),   c of the largest likelihood: mean and variance, or frequencies of classes
@@ -13,18 +13,16 @@ it is 1 + exp(-|x - x'|^2 / (2 D l^2)), all columns standardised. l and r, on gr
 Class labels are one-hot in place of y: then r is that of the smallest squared error, and the probabilities are softmax(b m),
 with the b on a grid of the largest density.
 
-After training, one sentence is logged if something is wrong, with the first cause. Whether training has diverged or is not
-done follows from the nll alone, because a growing weight of the KL divergence raises the loss, whatever was learned.
+Two numbers say what no fit of one noise follows: how far out a value of y is, and whether squared errors e_n of the best of
+these processes depend on x, by the log density of ln e_n under the same kernels above a constant's.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyro.distributions as dist
@@ -34,12 +32,9 @@ from torch import Tensor
 
 from pyrodrop.changes import evaluating
 from pyrodrop.checks import HasPosterior, mapped
-from pyrodrop.compression.kept import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
-from pyrodrop.guides.ensemble import Ensemble, members_of
-from pyrodrop.guides.exact_last_layer import ExactLastLayer
-from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.ensemble import members_of
 from pyrodrop.likelihoods import (
     Bernoulli,
     Categorical,
@@ -79,6 +74,9 @@ class Worth(Described):
         point: of the network at the guide's means, or at its initial weights, with a last layer that is refitted to the
             other rows and noise of the largest likelihood.
         values: number of values of y in a row.
+        extreme: the largest distance of a value of y from the median of its column, in standard deviations of a normal with
+            the same median distance.
+        varies: nats per row by which x predicts the logarithm of squared errors of y.
     """
 
     fit: float
@@ -87,11 +85,19 @@ class Worth(Described):
     gp: float | None = None
     point: float | None = None
     values: int = 1
+    extreme: float | None = None
+    varies: float | None = None
+
+    @property
+    def left_out(self) -> dict[str, float]:
+        """The predictors that each row is left out of."""
+        beside = {"ridge regression": self.ridge, "a Gaussian process": self.gp, "a point estimate": self.point}
+        return {name: value for name, value in beside.items() if value is not None}
 
     def describe(self) -> str:
         beside = {"constant": self.constant, "ridge": self.ridge, "GP": self.gp, "point": self.point}
         words = ", ".join(f"{name} {value:.2f}" for name, value in beside.items() if value is not None)
-        return f"{self.fit:.2f} ({words})" if words else f"{self.fit:.2f}"
+        return f"{self.fit:.2f} in sample ({words})" if words else f"{self.fit:.2f}"
 
 
 @dataclass(frozen=True)
@@ -143,13 +149,13 @@ def worth_of(fit: Any) -> Worth | None:
     density = float(ours.mean())
     values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, rows)}
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
-    return Worth(density, **finite, values=rows.y[0].numel())
+    return Worth(density, **finite, values=rows.y[0].numel(), **_of_y(fit.model.likelihood, data, rows))
 
 
 def of_record(record: Mapping[str, Any]) -> Worth | None:
     """The worth of a fit from its settings; None if these lack it, as after fewer than 100 steps."""
     known = record.get("worth")
-    return Worth(**known) if isinstance(known, Mapping) and set(known) == set(Worth.__annotations__) else None
+    return Worth(**known) if isinstance(known, Mapping) and {"fit"} <= {*known} <= {*Worth.__annotations__} else None
 
 
 def evenly(rows: int, most: int) -> Tensor:
@@ -228,11 +234,9 @@ def left_out(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tenso
         lengths: of the kernels; None is linear.
         y: real numbers ``[n, D]`` in float64, of which every column varies, or class labels ``[n]``.
     """
-    kernels = (Kernel.of(x, length)(x, x) for x in tables for length in lengths)
     if y.is_floating_point():
-        scale = y.std(0, correction=0)
-        each = [of_numbers(kernel, (y - y.mean(0)) / scale)[0] - scale.log().sum() for kernel in kernels]
-        return _best(torch.cat(each, 1))
+        return _real(tables, lengths, y)[0]
+    kernels = (Kernel.of(x, length)(x, x) for x in tables for length in lengths)
     target, densities = F.one_hot(y.long()).double(), []
     target = target - target.mean(0)
     for kernel in kernels:
@@ -242,6 +246,44 @@ def left_out(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tenso
         chosen = y.long()[:, None, None].expand(-1, len(_SLOPES), 1)
         densities.append(logits.log_softmax(-1).gather(-1, chosen)[..., 0])
     return _best(torch.cat(densities, 1))
+
+
+def _real(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tensor) -> tuple[Tensor, Tensor]:
+    """Log densities of rows of real y ``[n]`` and their standardised errors ``[n, D]``, as `left_out`."""
+    scale, best = y.std(0, correction=0), (torch.full((len(y),), -math.inf), y)
+    target = (y - y.mean(0)) / scale
+    for kernel in (Kernel.of(x, length)(x, x) for x in tables for length in lengths):
+        densities, s = of_numbers(kernel, target)
+        off, diagonal = _errors(kernel, target)
+        at = int(densities.mean(0).nan_to_num(-math.inf).argmax())
+        density = densities[:, at] - scale.log().sum()
+        if float(density.mean()) > float(best[0].mean()):
+            best = density, off[:, at] * (diagonal[:, at] / s[at]).sqrt()
+    return best
+
+
+def _of_y(likelihood: Likelihood, data: Dataset, rows: Dataset) -> dict[str, float]:
+    """`Worth.extreme` of all data and `Worth.varies` of these rows, where noise is Gaussian with one scale."""
+    if type(likelihood) is not Gaussian:
+        return {}
+    y = data.y.detach().cpu().double().reshape(len(data), -1)
+    distance = (y - y.median(0).values).abs()
+    typical, found = 1.4826 * distance.median(0).values, dict[str, float]()
+    if bool((typical > 0).all()):
+        found["extreme"] = float((distance / typical).max())
+    few, x = evenly(len(rows), _FEW), rows.x
+    y = rows.y.detach().cpu().double().reshape(len(rows), -1)[few]
+    if (
+        len(few) >= _FEWEST
+        and isinstance(x, Tensor)
+        and x.dim() == 2
+        and x.is_floating_point()
+        and not _has_one_value(y)
+    ):
+        logs = _real([x[few]], (None, *LENGTHS), y)[1].square().clamp(min=1e-12).log()
+        gains = left_out([x[few]], (None, *LENGTHS[-4:]), logs).mean() - constant(Gaussian(), logs).mean()  # type: ignore[union-attr]
+        found["varies"] = float(gains)
+    return found
 
 
 def of_numbers(kernel: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,157 +304,3 @@ def _errors(kernel: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 def _best(densities: Tensor) -> Tensor:
     """The column of ``[n, R]`` with the largest mean."""
     return densities[:, int(densities.mean(0).nan_to_num(-math.inf).argmax())]
-
-
-TRIAL = 100  # steps: a training with fewer is a trial, which is not expected to have learned
-_SMALL = 1e-3  # a rate or alpha; nats per value of y
-
-_collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
-
-
-@contextmanager
-def collected() -> Iterator[list[str]]:
-    """Collect the messages about fits that are trained in this block instead of logging them."""
-    messages: list[str] = []
-    outer = _collecting.set(messages)
-    try:
-        yield messages
-    finally:
-        _collecting.reset(outer)
-
-
-def say(message: str) -> None:
-    """Log a warning about a fit, unless messages are collected."""
-    messages = _collecting.get()
-    if messages is None:
-        _log.warning("%s", message)
-    else:
-        messages.append(message)
-
-
-def judge(*fits: Any, failed: Collection[int] = ()) -> None:
-    """Put the worth of the first fit into its settings, which are saved, and log at most one warning about all fits.
-
-    It says how many need one, and the reason for the first of these.
-
-    Args:
-        failed: numbers of the fits to leave out, because their loss or gradient stopped being finite.
-    """
-    trained = {number: fit for number, fit in enumerate(fits) if number not in failed and len(fit.history) >= TRIAL}
-    for fit in [*trained.values()][:1]:
-        if (worth := worth_of(fit)) is not None:
-            fit.settings["worth"] = asdict(worth)
-            _log.info("log density of the training data: %s", worth)
-    reasons = {number: reason(fit)[0] for number, fit in trained.items()}
-    unfinished = {number: sentence for number, sentence in reasons.items() if sentence}
-    for number, sentence in [*unfinished.items()][:1]:
-        title, _, text = sentence.partition(": ")
-        where = f"{len(unfinished)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
-        say(f"{title}: {where}{text}")
-
-
-def reason(fit: Any) -> tuple[str, str]:
-    """What is wrong with a fit, the first cause first, and the heading of docs/symptoms.md that says more; or two empty
-    strings. It compares with the worth in the settings."""
-    worth, unit = of_record(fit.settings), "nats per row" if fit.settings.get("num_data", 1) > 1 else "nats"
-    nll, tenth = _nll(fit)
-    if (rise := _rise(fit)) > 0:
-        return (
-            f"training has diverged: the loss has risen, by {rise:.2g} {unit} from the first step to the last {tenth}: take "
-            "a smaller lr, standardise x and y, and train anew",
-            "the-loss-is-nan-or-infinite",
-        )
-    fall, standardise = still_falls(fit), _standardise(fit)
-    blind = worth is not None and worth.constant is not None and worth.fit <= worth.constant + _SMALL * worth.values
-    if worth is not None and blind and (standardise or not fall):  # else a loss that falls is the first cause
-        advice = f"{standardise}look at the prior's scale, the drop rate and lr, or train for more steps"
-        so = _conclusion(fit, "x explains nothing yet, if there is anything to learn", advice)
-        of_constant = _numbers(worth, worth.constant, "a constant")
-        return f"the fit is no better than a constant: {of_constant}, {so}", "a-constant-predicts-as-well"
-    guide: Any = fit.guide
-    if isinstance(guide, Guide | Ensemble) and not isinstance(guide, Prunes) and guide.rate_kind.learned:
-        largest = max((float(torch.as_tensor(rate).max()) for rate in guide.rates().values()), default=1.0)
-        if largest < _SMALL:
-            return (
-                f"the fit is a point estimate: every learned {guide.rate_kind.name} is below {_SMALL:g}, the largest is "
-                f"{largest:.2g}. Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)",
-                "learned-rates-go-to-0-or-alphas-grow",
-            )
-    if fall:
-        return (
-            f"training may not be done: the loss still falls, by {fall:.2g} {unit} in the last {tenth} of {len(nll)} steps: "
-            "train for more steps, or with a higher lr",
-            "a-constant-predicts-as-well",
-        )
-    behind = "" if worth is None else _less_than_the_best(fit, worth)
-    return behind, "a-flat-band-noise-as-large-as-y" if behind else ""
-
-
-def _nll(fit: Any) -> tuple[Tensor, int]:
-    """The nll of all steps per row, and a tenth of their number, which is 0 if they say nothing."""
-    nll = fit.history[:, 0].double() / fit.settings.get("num_data", 1)
-    return nll, len(nll) // 10 if len(nll) >= TRIAL and bool(nll.isfinite().all()) else 0
-
-
-def _rise(fit: Any) -> float:
-    """By how much the median nll of the last tenth of the steps is above the first; 0 unless by more than 1 nat per row,
-    more than after a start from trained weights, or by 4 / sqrt(batch size), since few rows vary more."""
-    nll, tenth = _nll(fit)
-    rise = float(nll[-tenth:].median() - nll[0]) if tenth else 0.0
-    size = fit.settings.get("batch_size", fit.settings.get("num_data", 1))
-    return rise if rise > max(1.0, 4 / math.sqrt(size)) else 0.0
-
-
-def still_falls(fit: Any) -> float:
-    """By how much the mean nll of the last tenth of the steps is below that of the tenth before; 0 unless by more than 0.05
-    nats per row, a twentieth of the whole fall and four standard errors, or if training was ended before all steps."""
-    nll, tenth = _nll(fit)
-    if not tenth or len(nll) < (fit.settings.get("steps") or 0):
-        return 0.0
-    first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
-    fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())
-    return fall if fall > max(0.05, 0.05 * whole, 4 * math.sqrt(float(before.var() + last.var()) / tenth)) else 0.0
-
-
-def _less_than_the_best(fit: Any, worth: Worth) -> str:
-    """A warning if the log density is below that of ridge regression or of the network with a refitted last layer by more
-    than 1/5 nat per value of y, or below that of a Gaussian process by 3/10."""
-    lines = {"a point estimate": worth.point, "ridge regression": worth.ridge}
-    best, name = max((-math.inf if value is None else value, name) for name, value in lines.items())
-    what = "the data determine more than this posterior says"
-    has_rates = isinstance(fit.guide, Guide | Ensemble | ExactLastLayer) and fit.guide.rates()
-    lower = "a lower drop rate or " if has_rates else ""
-    advice = f"take {lower}another scale of the prior, let lr fall to 0, or train for more steps"
-    if best <= worth.fit + 0.2 * worth.values:  # else it says more about the cause than a process
-        if worth.gp is None or worth.gp <= worth.fit + 0.3 * worth.values:
-            return ""
-        best, name, what = worth.gp, "a Gaussian process", "y has more structure than this fit follows"
-        advice = "try more units, or the process itself, analysis.gp.GaussianProcess"
-        if not isinstance(fit.guide, ExactLastLayer):
-            advice = f"fit(model, data) without a guide has priors and noise that fit (docs/choosing.md); else {advice}"
-    return f"the fit predicts worse than {name}: {_numbers(worth, best, name)}, {_conclusion(fit, what, advice)}"
-
-
-def _numbers(worth: Worth, beside: float | None, what: str) -> str:
-    process = "" if worth.gp in (None, beside) else f" ({worth.gp:.3g} under a Gaussian process)"
-    return f"the log density of the training data is {worth.fit:.3g} per row, and {beside:.3g} under {what}{process}"
-
-
-def _conclusion(fit: Any, what: str, advice: str) -> str:
-    """The end of a warning: what the numbers mean and what to do, which differs if Gaussian noise is about as large as y."""
-    likelihood = getattr(fit.model, "likelihood", None)
-    if isinstance(likelihood, Gaussian) and isinstance(fit.data, Dataset):
-        sd = fit.data.y.detach().double().std(0, correction=0).cpu()
-        if bool((likelihood.precision.detach().double().rsqrt().cpu() > 0.9 * sd).any()):
-            if not likelihood.learned:
-                return "since the noise is as large as y: let it be learned, likelihoods.Gaussian()"
-            advice = "take priors and noise that fit, as fit(model, data) does (docs/symptoms.md, A flat band)"
-            advice = f"{_standardise(fit)}{advice}"
-            what = f"{what}, and the noise is as large as y"
-    return f"so {what}: {advice}"
-
-
-def _standardise(fit: Any) -> str:
-    """The advice to standardise data that are not."""
-    done = isinstance(fit.data, Dataset) and fit.data.inputs is not None and fit.data.targets is not None
-    return "" if done else "standardise x and y (Dataset.standardized), "

@@ -25,7 +25,7 @@ from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.timing import command
 from pyrodrop.training import certify
 from pyrodrop.training.certify import Simulated
-from pyrodrop.training.worth import collected
+from pyrodrop.training.reasons import collected
 
 GUIDES: Mapping[str, Callable[[Any], Any]] = {
     "MC dropout .02": lambda model: guides.BernoulliDropout(model, 0.02),

@@ -16,7 +16,7 @@ from sklearn.datasets import make_moons
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.training.worth import LENGTHS, constant, left_out
+from pyrodrop.training.worth import LENGTHS, _of_y, constant, left_out
 
 RATIOS, SLOPES = np.logspace(-6, 3, 28), np.logspace(-1, 1, 9)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -87,6 +87,33 @@ def test_labels_are_predicted_from_those_of_the_others() -> None:
     assert float(left_out([torch.tensor(x)], LENGTHS, torch.tensor(labels)).mean()) == pytest.approx(
         max(densities), rel=1e-6
     )
+
+
+def test_values_far_out_and_noise_that_varies_are_those_of_rows_left_out() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-2, 2, (61, 1))
+    y = np.sin(x) + np.where(x > 0, 0.5, 0.02) * rng.normal(size=x.shape)
+    found = _of_y(likelihoods.Gaussian(), *[data.Dataset(torch.tensor(x), torch.tensor(y))] * 2)
+    assert found["extreme"] == pytest.approx(
+        np.abs(y - np.median(y)).max() / scipy.stats.median_abs_deviation(y, scale="normal")[0], rel=1e-4
+    )
+    standard, best = (y - y.mean()) / y.std(), (-np.inf, y)
+    for kernel in rbf(x):
+        for r in RATIOS:
+            mean, variance = row_by_row(kernel, standard, r)
+            s = ((standard - mean) ** 2 / variance[:, None]).mean()
+            sd = np.sqrt(s * variance[:, None])
+            density = scipy.stats.norm.logpdf(standard, mean, sd).mean()
+            best = max(best, (density, (standard - mean) / sd), key=lambda pair: pair[0])
+    phi = (x - x.mean(0)) / x.std(0)
+    logs = np.log(best[1] ** 2)
+    gain = (
+        best_density([1 + phi @ phi.T, *rbf(x)[-4:]], logs)
+        - scipy.stats.norm.logpdf(logs, logs.mean(), logs.std()).mean()
+    )
+    assert found["varies"] == pytest.approx(gain, rel=1e-3)
+    assert gain > 0.2
+    assert _of_y(likelihoods.StudentT(), *[data.Dataset(torch.tensor(x), torch.tensor(y))] * 2) == {}
 
 
 def test_constants_are_those_of_the_largest_likelihood() -> None:

@@ -36,8 +36,8 @@ from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.elbo import Elbo
 from pyrodrop.training.fit import STEPS
+from pyrodrop.training.reasons import collected, say
 from pyrodrop.training.result import Fit
-from pyrodrop.training.worth import collected, say
 
 FAR = 3.7  # in standardised time, where the paper draws its dashed line
 DRAWS, ELBO_DRAWS, CURVE_DRAWS, CURVE_POINTS = 1000, 100, 250, 500
