@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import compare, to_arviz
     from pyrodrop.compiled import compile_svi
-    from pyrodrop.prediction.moments import Moments
     from pyrodrop.prediction.predict import predict
     from pyrodrop.prediction.prediction import Prediction
     from pyrodrop.reading.last_layer import last_layer
@@ -64,7 +63,6 @@ __all__ = [
     "EarlyStopping",
     "Elbo",
     "Fit",
-    "Moments",
     "Objective",
     "Potential",
     "Prediction",
@@ -104,7 +102,6 @@ __all__ = [
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
-    "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),

@@ -60,7 +60,7 @@ TOPICS = {
         "compile_svi", "restart",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Report", "Certificate", "read", "Reading", "last_layer"),
-    "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
+    "predictions": ("predict", "Prediction", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "SampledProgram", "potential", "Potential"),
 }  # fmt: skip
 

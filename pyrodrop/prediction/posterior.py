@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.parts import Card, carded
-from pyrodrop.prediction.module import Functions, functions_of
-from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import Keep, draw_functions
+from pyrodrop.prediction.module import Functions, Keep, functions_of
+from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.stored import Stored
 
@@ -74,17 +73,7 @@ class Posterior(ABC):
         return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
 
     @overload
-    def predict(
-        self,
-        x: Inputs,
-        num_samples: int = ...,
-        *,
-        seed: int = ...,
-        keep: Literal["draws"] = ...,
-        certified: bool = ...,
-    ) -> Prediction: ...
-    @overload
-    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
+    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., certified: bool = ...) -> Prediction: ...
     @overload
     def predict(
         self, x: None = ..., num_samples: int = ..., *, seed: int = ..., sites: Sequence[str] | None = ...
@@ -99,7 +88,6 @@ class Posterior(ABC):
         num_samples: int = 1000,
         *,
         seed: int = 0,
-        keep: Keep = "draws",
         certified: bool = False,
         sites: Sequence[str] | None = None,
     ) -> Any:
@@ -119,8 +107,8 @@ class Posterior(ABC):
             x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
                 ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
                 argument; y is then None. None for the training data.
-            num_samples, seed, keep: as of `pyrodrop.predict`; `keep` is for single fits of networks.
-            certified: whether bands are widened, or narrowed, by the factors that `certify` found; with ``keep="draws"``.
+            num_samples, seed: as of `pyrodrop.predict`.
+            certified: whether bands are widened, or narrowed, by the factors that `certify` found.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
@@ -130,10 +118,9 @@ class Posterior(ABC):
                 in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
         """
         found = getattr(self, "certificate", None) if certified else None
-        if certified and (found is None or keep != "draws" or not isinstance(self.model, NetworkModel)):
+        if certified and (found is None or not isinstance(self.model, NetworkModel)):
             raise ValueError(
-                "certified must be False before certify() has found the factors of the bands, and with keep='moments'; got "
-                f"{shown(certified)}"
+                f"certified must be False before certify() has found the factors of the bands; got {shown(certified)}"
             )
         each: list[Any] = []
         for member, count, its_seed in self._members(num_samples, seed, "num_samples"):
@@ -142,14 +129,9 @@ class Posterior(ABC):
                 raise TypeError(
                     f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}"
                 )
-            if not (network and member is self) and keep != "draws":
-                what = (
-                    "single fits, not replicates" if network else "networks of pyrodrop.models, not for other programs"
-                )
-                raise TypeError(f"keep is only for {what}: leave it out; got {shown(keep)}")
             with member.as_trained():
                 if network:
-                    place: dict[str, Any] = {"seed": its_seed, "device": member.device, "keep": keep}
+                    place: dict[str, Any] = {"seed": its_seed, "device": member.device}
                     place |= {} if found is None else {"widened": found.widened}
                     each.append(draw_functions(member.model, member._drawing(count), x, count, **place))
                 else:

@@ -8,8 +8,6 @@
 For a Gaussian likelihood these are the mean and variance of Gal & Ghahramani (2016), https://arxiv.org/abs/1506.02142:
 1/tau + mean f_t^2 - (mean f_t)^2, where the mean over t divides by S. All x share one W_t, so samples are functions, joint
 over the points. The network is in evaluation mode.
-
-If only mean and variance are needed, ``keep="moments"`` does not store the samples; its memory does not depend on S.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
@@ -33,7 +31,6 @@ from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.parts import Card, carded, size
-from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 from pyrodrop.scaling import Standardize
 
@@ -94,68 +91,35 @@ class Prediction:
         """A prediction from draws of a function at N points, made with any method or package.
 
         Args:
-            f: S draws, ``[S, N, ...]``, or ``[S, N]`` for a y of one column: a tensor, or an array of NumPy or JAX. They are
-                what a network passes to the likelihood: for `likelihoods.Gaussian` the location, in the units of y; for
-                `likelihoods.Categorical` the logits; for `likelihoods.HeteroscedasticGaussian` the location and the
-                logarithm of the precision, ``[S, N, 2 D]``, so that the noise can differ between draws.
+            f: S draws, ``[S, N, outputs]``, or ``[S, N]`` for one output, in the form that a network passes to the
+                likelihood: for `likelihoods.Gaussian` the location, for `likelihoods.Categorical` the logits.
             likelihood: distribution of y given f, with known parameters, as in ``likelihoods.Gaussian(precision=4.0)``.
             joint: whether a draw is one function at all points, so that the dependence between points can be estimated.
             targets: standardisation of y that f has, such as `targets` of a `data.Dataset`; None for f in the units of y.
             seed: seed of the samples of y.
 
         Raises:
-            TypeError: f is no array of real numbers, or another argument is of the wrong kind.
-            ValueError: f is empty, has NaN or infinite values, or a width that the likelihood does not support; a parameter
-                of the likelihood is unknown before training; `targets` has another number of columns.
-
-        Example:
-            >>> import numpy as np, pyrodrop
-            >>> draws = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])  # three functions at two points
-            >>> prediction = pyrodrop.Prediction.of_draws(draws, pyrodrop.likelihoods.Gaussian(precision=4.0))
-            >>> prediction.mean.flatten(), prediction.sd.flatten()
-            (tensor([2., 1.], dtype=torch.float64), tensor([1.7078, 0.5000], dtype=torch.float64))
+            TypeError: f is no array of numbers, or `likelihood` no Likelihood.
+            ValueError: f has NaN or infinite values, or a width that likelihood or targets do not support; a parameter of
+                the likelihood is unknown before training.
         """
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian(precision=4.0)")
         if likelihood.unknown:
-            raise ValueError(
-                f"likelihood must have a known {likelihood.unknown}, or be one that was trained; got "
-                f"{likelihood.describe()}, as it is before training"
-            )
-        instance(targets, (Standardize, type(None)), "targets", "the Standardize of y that f is in, or None")
+            raise ValueError(f"likelihood must have a known {likelihood.unknown}; got {likelihood.describe()}")
         outputs = without_graph(tensor_of(f, "f").detach(), "f")
-        if not outputs.is_floating_point():
-            raise TypeError(f"f must be draws of a function, real numbers; got {outputs.dtype}, as of labels or counts")
-        if outputs.dim() < 2 or outputs.numel() == 0:
-            raise ValueError(
-                f"f must be S draws at N points, at least one each, [S, N, ...]; got shape {list(outputs.shape)}"
-            )
-        all_finite(outputs, "f")
         outputs = outputs[..., None] if outputs.dim() == 2 else outputs
-        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-        width = outputs.shape[-1]
-        if not any(likelihood.outputs(columns) == width for columns in range(1, 2 * width + 1)):
+        all_finite(outputs, "f")
+        outputs, width = outputs.to(torch.promote_types(outputs.dtype, torch.float32)), outputs.shape[-1]
+        scales = Standardize() if targets is None else targets
+        columns = range(1, 2 * width + 1) if scales.loc.numel() == 1 else [scales.loc.numel()]
+        if all(likelihood.outputs(number) != width for number in columns):
             raise ValueError(
                 f"f must have as many columns as the likelihood takes, {likelihood.outputs(2)} for two of y; got shape "
                 f"{list(outputs.shape)} and {likelihood.describe()}"
             )
-        scales = Standardize() if targets is None else targets
-        columns = max(scales.loc.numel(), scales.scale.numel())
-        if columns > 1 and likelihood.outputs(columns) != width:
-            raise ValueError(
-                f"targets must have one number, or one for each column of y; got a Standardize of {columns} for f of "
-                f"shape {list(outputs.shape)} under {likelihood.describe()}"
-            )
         with torch.no_grad():
-            scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
-            distribution, location = copy.deepcopy(likelihood).to(outputs.device).predictive(outputs.clone(), scales)
-        distribution = per_row(distribution, 2)
-        of_element = elements(distribution)
-        if isinstance(of_element, Categorical) and of_element.logits.shape[-1] < 2:
-            raise ValueError(
-                f"f must have a logit for each of at least 2 classes under this likelihood; got shape "
-                f"{list(outputs.shape)} and {likelihood.describe()}"
-            )
-        return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
+            distribution, location = copy.deepcopy(likelihood).predictive(outputs.clone(), likelihood.units(scales))
+        return cls(location, per_row(distribution, 2), seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
         """The summary that is printed."""
@@ -374,6 +338,24 @@ class Prediction:
     def _check_support(self, y: Tensor) -> None:
         of_element = elements(self.distribution)
         check_support(y, of_element, f"the prediction, of {type(of_element).__name__} distributions")
+
+
+def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    """E[y | f] and Var[y | f] per sample and point; for class labels, those of the class indicators.
+
+    Raises:
+        TypeError: the distribution has no closed-form mean or variance.
+    """
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
+        return of_element.probs, of_element.probs * (1 - of_element.probs)
+    try:
+        return distribution.mean, distribution.variance
+    except NotImplementedError:
+        raise TypeError(
+            "mean and variance of a prediction need a likelihood with closed-form moments; "
+            f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
+        ) from None
 
 
 class Predicts(Protocol):

@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import Gaussian
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
-from .shared import N, X, Y, mlp, of_classes, prediction, replicates
+from .shared import N, X, Y, mlp, of_classes, prediction
 
 ONES, P = torch.ones(3, 2), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
 CLASSES = torch.tensor([0, 1, 1])
@@ -118,7 +118,6 @@ REFUSED: Table = {
     ],
     "predict": [
         (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
-        (lambda: replicates().predict(X, 4, keep="moments"), "keep is only for single fits, not replicates"),
     ],
     "Prediction": [
         (
@@ -136,13 +135,10 @@ REFUSED: Table = {
         (lambda: prediction().quantile([0.5, 1.5]), "q is .*above 0 and below 1; got 1.5"),
     ],
     "Prediction.of_draws": [
-        (lambda: of_draws(torch.ones(3)), r"f must be S draws at N points, at least one each, \[S, N, ...\]; got"),
-        (lambda: of_draws(F.int()), "f must be draws of a function, real numbers; got torch.int32"),
         (lambda: of_draws(F, Gaussian), "likelihood must be a Likelihood, .*got the class"),
         (lambda: of_draws(F, Gaussian()), "likelihood must have a known precision"),
         (lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()), "f must have as many columns as the likelihood"),
-        (lambda: of_draws(F, likelihoods.Categorical()), "f must have a logit for each of at least 2 classes"),
-        (lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))), "targets must have one number, or"),
+        (lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))), "f must have as many columns"),
     ],
 }
 
@@ -164,11 +160,10 @@ def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
 
 
-@pytest.mark.parametrize("more", [{}, {"keep": "moments"}])
-def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
+def test_a_guide_of_another_network_predicts_nothing() -> None:
     run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):
-        run.predict(X, 2, **more)
+        run.predict(X, 2)
 
 
 @pytest.mark.parametrize("name", SCORES)

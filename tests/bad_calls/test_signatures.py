@@ -92,7 +92,7 @@ def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, cons
 
 
 RECORDS = {  # what functions return, and base classes
-    "Moments", "Objective", "Report", "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
+    "Objective", "Report", "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
     "distributions.ConstantLeftOut", "priors.FittedPriors", "analysis.gp.NetworkKernel", "analysis.acquire.Batch",
     "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.ExactPosterior", "recipes.Curve", "Certificate",
     "SampledProgram", "recipes.Recipe",

@@ -71,10 +71,7 @@ def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]
 
 def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
     """The timed variants of `predict`."""
-    return {
-        "draws": functools.partial(fit.predict, x, case.passes),
-        "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),
-    }
+    return {"draws": functools.partial(fit.predict, x, case.passes)}
 
 
 @torch.no_grad()

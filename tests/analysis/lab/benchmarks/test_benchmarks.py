@@ -66,7 +66,7 @@ def test_a_bench_measures_rows_and_continues(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.more
 def test_the_benchmark_of_prediction() -> None:
     cases = {"3-8-7-2": predict.Case((3, 8, 7, 2), 30, 4), "3-8-1": predict.Case((3, 8, 1), 30, 4)}
-    bench, forms = dataclasses.replace(predict.BENCH, rows=cases), ["loop", "draws", "moments"]
+    bench, forms = dataclasses.replace(predict.BENCH, rows=cases), ["loop", "draws"]
     assert [list(bench.measured(title, 2)) for title in cases] == [forms, forms]
 
 
