@@ -149,15 +149,7 @@ class NetworkModel(Part, LocalModule):
     def batches_weights(self) -> bool:
         """Whether the network runs for many sets of weights at once, by `torch.vmap`, if all examples share the weights.
 
-        False without `maps_weights`, and for networks with nn.LSTM, nn.GRU or nn.RNN, whose kernels are faster for one set
-        of weights after another.
-        """
-        return self.maps_weights and not self._recurs
-
-    @property
-    def maps_weights(self) -> bool:
-        """Whether `torch.vmap` can run the network for many weights, as replicates do, with recurrent layers by elementary
-        operations. False for networks that failed under vmap in `properties`.
+        False for networks that failed under vmap in `properties`, such as those with nn.LSTM.
         """
         return all(properties.maps for properties in self._properties.values())
 

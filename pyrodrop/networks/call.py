@@ -10,12 +10,12 @@ import torch
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
 from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
-from pyrodrop.recurrence import elementary
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
@@ -171,7 +171,7 @@ def for_each(
     """
     if mapped:
         try:
-            with elementary(), PoolsBySlices():
+            with sdpa_kernel(SDPBackend.MATH), PoolsBySlices():
                 return torch.vmap(call, randomness=randomness)(dict(weights))
         except (
             RuntimeError

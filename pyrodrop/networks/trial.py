@@ -29,6 +29,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.changes import STAYS, Snapshot
@@ -37,7 +38,6 @@ from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
 from pyrodrop.private_apis import activations_kept, in_function_transform
-from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
@@ -320,7 +320,7 @@ class Trial:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
         if self.maps:
             try:
-                with self.restored(), torch.no_grad(), elementary(), warnings.catch_warnings():
+                with self.restored(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     return torch.vmap(run)(dict(tensors))
             except Exception:  # torch raises many types where vmap is not supported
@@ -530,7 +530,6 @@ class _Probe(LazyReparam):
         self.shapes: list[torch.Size | None] = []
         self.rows: list[int] = []
         self.differentiates = False
-        self._repeated: torch.Size | None = None  # the shape of the input at every step of a recurrent layer
         constant = dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())
         self.of_weight: LazyDistribution = LazyDistribution(constant, self, name)
 
@@ -538,11 +537,8 @@ class _Probe(LazyReparam):
         """The axis, per use of the weight, whose length is 2 here and 3 there.
 
         None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so
-        such a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use, but several calls may
-        have the examples in other orders.
+        such a weight must be sampled as a whole.
         """
-        if self.of_weight.layers > 1:
-            return (None,)
         uses = max(len(self.shapes), len(other.shapes))
         if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
             return (None,) * uses
@@ -557,11 +553,8 @@ class _Probe(LazyReparam):
             self._differentiated()
         elif y.requires_grad:
             y.register_hook(self._differentiated)  # called within the forward, or after it by `Trial`
-        if not at.repeated:
-            self.rows.append(y.numel() // y.shape[at.outputs])
-        if not at.repeated or at.x.shape != self._repeated:
-            self.shapes.append(at.x.shape)
-        self._repeated = at.x.shape if at.repeated else self._repeated
+        self.rows.append(y.numel() // y.shape[at.outputs])
+        self.shapes.append(at.x.shape)
         return y
 
     def bias(self, q: Any, at: LinearMap) -> Tensor:

@@ -4,8 +4,7 @@
 the strategy, which samples what the map needs: noise per example, the same for all rows of an example. In three cases that
 is impossible, and one sample of the weight is drawn, stored and used for the whole minibatch:
 
-    the operation is not a linear map (an embedding, a recurrent cell), or a recurrent layer whose noise cannot be the same
-        at every step
+    the operation is not a linear map (an embedding, a recurrent layer)
     no axis of the map's input counts examples, as after merging examples and rows
     the noise is per input unit, and the map contracts another axis of the weight
 
@@ -32,13 +31,12 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
-from pyrodrop.checks import instance, over_tensors, tensors_in
+from pyrodrop.checks import instance, over_tensors
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.private_apis import without_overrides, without_values
-from pyrodrop.recurrence import LAYERS, by_steps, is_packed
 from pyrodrop.reparam.maps import LinearMap, recognise
 
 
@@ -135,12 +133,6 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in LAYERS and not is_packed(args[1:]):
-            weights = [tensor for tensor in tensors_in(args) if isinstance(tensor, LazyWeight)]
-            for weight in weights:
-                weight.distribution.layers += 1
-            if any(not weight.drawn and weight.distribution.repeats() for weight in weights):
-                return by_steps(func, *args)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
@@ -187,8 +179,7 @@ class LazyDistribution(TorchDistribution):
 
     Attributes:
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
-            that has no such axis. None instead of a sequence means the first axis for all maps. The maps that a recurrent
-            layer repeats at every step count as one map.
+            that has no such axis. None instead of a sequence means the first axis for all maps.
         learns: whether gradients were enabled when the weight was created.
     """
 
@@ -202,7 +193,6 @@ class LazyDistribution(TorchDistribution):
         self.examples: Sequence[int | None] | None = None
         self.maps: int = 0  # linear maps so far
         self.pushed: bool = False  # whether noise was pushed through one of them
-        self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
         self.learns: bool = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
@@ -218,9 +208,7 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        if at.repeated and not self.repeats():
-            return None
-        number, self.maps = 0 if at.repeated else self.maps, self.maps + 1
+        number, self.maps = self.maps, self.maps + 1
         placed: LinearMap | None = at
         if not self.strategy.one_weight:
             placed = self._at_examples(at, number)
@@ -232,11 +220,6 @@ class LazyDistribution(TorchDistribution):
             self.check_unused()
         self.pushed = True
         return placed
-
-    def repeats(self) -> bool:
-        """Whether the maps of a recurrent layer can share noise at all steps, such as one mask for the whole sequence."""
-        known = self.strategy.one_weight or (self.examples is not None and None not in self.examples)
-        return known and self.strategy.keeps(self.base)
 
     def learning(self) -> AbstractContextManager[object]:
         """A context for sampling, with gradients if the weight was created with them: if its first use is under

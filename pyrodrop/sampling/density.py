@@ -141,7 +141,7 @@ class Density:
     @property
     def maps(self) -> bool:
         """Whether it is worth trying to map the energy over chains."""
-        return self.model.maps_weights
+        return self.model.batches_weights
 
     @property
     def changes(self) -> str:

@@ -223,7 +223,7 @@ def _replicates(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> li
                 raise TypeError(
                     f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
                 )
-        if isinstance(model, NetworkModel) and not model.maps_weights:
+        if isinstance(model, NetworkModel) and not model.batches_weights:
             raise ValueError(
                 "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by "
                 "one"

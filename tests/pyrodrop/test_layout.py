@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/checks.py", "pyrodrop/failed.py", "pyrodrop/private_apis.py", "pyrodrop/torchscript.py"),
     ("pyrodrop/threads.py",),
-    ("pyrodrop/arrays.py", "pyrodrop/distributions", "pyrodrop/files.py", "pyrodrop/parts.py", "pyrodrop/recurrence.py")
-    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py"),
+    ("pyrodrop/arrays.py", "pyrodrop/distributions", "pyrodrop/files.py", "pyrodrop/parts.py", "pyrodrop/scaling.py")
+    + ("pyrodrop/schedules.py",),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/priors", "pyrodrop/modules.py"),
     ("pyrodrop/changes.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam", "pyrodrop/steps.py"),

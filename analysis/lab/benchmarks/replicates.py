@@ -100,7 +100,7 @@ def seconds_of(problem: tuple[str, int, bool], variant: str, device: str) -> flo
     return (1 if variant == TOGETHER else count) / (STEPS if whole else networks(device)[name].steps)
 
 
-CASES = {f"{count} of {name}": (name, count, False) for name, count in (("13-50-1", 240), ("LeNet", 8), ("LSTM", 8))}
+CASES = {f"{count} of {name}": (name, count, False) for name, count in (("13-50-1", 240), ("LeNet", 8))}
 CASES |= {"240 of 13-50-1, whole calls": ("13-50-1", 240, True)}
 BENCH = Bench("replicates", CASES, variants, warmup=2, per=seconds_of, usual=["240 of 13-50-1"])
 

@@ -1,8 +1,8 @@
 """Cost of a training step relative to plain PyTorch: eager `nn.Dropout` in the same network with default Adam.
 
-``python -m pyrodrop.analysis.lab.benchmarks.steps [--rounds N] [--names '[LSTM]'] [--device cuda] [FILE]``: one thread,
+``python -m pyrodrop.analysis.lab.benchmarks.steps [--rounds N] [--names '[LeNet]'] [--device cuda] [FILE]``: one thread,
 process time (on a GPU wall time), interleaved medians; every variant must first change each of its parameters. Installed
-peers are included (`analysis/lab/peers`), except for the LSTM, for which they have no layer. Compilation takes minutes. On a
+peers are included (`analysis/lab/peers`). Compilation takes minutes. On a
 GPU the peers are `torch.compile` and NumPyro, and the results have the error of a variant that fails.
 """
 
@@ -40,7 +40,7 @@ def sized(name: str, size: int, device: str) -> Network:
 def variants(problem: tuple[str, int], device: str) -> dict[str, Callable[[], Steps]]:
     """The variants of a step of a network with minibatches of a size."""
     on_gpu = device != "cpu"
-    others = [] if problem[0] == "LSTM" else [p for p in installed() if not on_gpu or p.package == "numpyro"]
+    others = [p for p in installed() if not on_gpu or p.package == "numpyro"]
     return makers(sized(*problem, device), others, ON_A_GPU if on_gpu else OURS, MODES if on_gpu else {})
 
 
@@ -57,8 +57,7 @@ def makers(
     }
 
 
-NAMES = (*TABLE, "LSTM")
-ROWS = {name: (name, BATCH) for name in NAMES} | {f"{name}, {LARGE} rows": (name, LARGE) for name in NAMES}
+ROWS = {name: (name, BATCH) for name in TABLE} | {f"{name}, {LARGE} rows": (name, LARGE) for name in TABLE}
 BENCH = Bench(
     "steps", ROWS, variants, rounds=15, usual=TABLE, failures=True,
     per=lambda row, _, device: 1 / networks(device)[row[0]].steps,

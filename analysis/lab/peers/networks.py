@@ -3,7 +3,6 @@
     MLP       784-1000-1000-10, minibatch 128
     LeNet     conv 20 and 50 (5 x 5), pooled, dense 500-10, minibatch 128
     13-50-1   minibatch 128
-    LSTM      64 units over 50 steps of one number, minibatch 128; masks of input units, one per weight and minibatch
 
 A step takes a minibatch from tensors in memory, computes the loss and its gradient, and makes an Adam update.
 """
@@ -17,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -63,12 +61,11 @@ class Network:
 
 
 def networks(device: str = "cpu") -> dict[str, Network]:
-    """The four networks by name, with their data on a device."""
+    """The three networks by name, with their data on a device."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(ROWS, 1, 28, 28, generator=generator).to(device)
     digits = torch.randint(10, (ROWS,), generator=generator).to(device)
     numbers, targets = (torch.randn(ROWS, d, generator=generator).to(device) for d in (13, 1))
-    sequences = torch.randn(ROWS, 50, 1, generator=generator).to(device)
     classes = (nn.CrossEntropyLoss(), likelihoods.Categorical())
     real = (nn.MSELoss(), likelihoods.Gaussian(1.0))
     few = (5, 3) if device == "cpu" else (50, 50)
@@ -76,7 +73,6 @@ def networks(device: str = "cpu") -> dict[str, Network]:
         Network("MLP", lambda d: dense(d, 784, 1000, 1000, 10), images.flatten(1), digits, *classes, few[0]),
         Network("LeNet", lenet, images, digits, *classes, few[1]),
         Network("13-50-1", lambda d: dense(d, 13, 50, 1), numbers, targets, *real, 200),
-        Network("LSTM", recurrent, sequences, targets, *real, 5, "shared"),
     )
     return {network.name: network for network in every}
 
@@ -95,38 +91,6 @@ def lenet(before: Callable[[], nn.Module]) -> nn.Sequential:
         before(), nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), before(), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten(),
         before(), nn.Linear(800, 500), nn.ReLU(), before(), nn.Linear(500, 10),
     )  # fmt: skip
-
-
-class Recurrent(nn.Module):
-    """A number from the last state of an LSTM."""
-
-    def __init__(self, units: int = 64) -> None:
-        super().__init__()
-        self.lstm: nn.LSTM = nn.LSTM(1, units, batch_first=True)
-        self.head: nn.Linear = nn.Linear(units, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
-
-
-class Masked(nn.Module):
-    """A network whose weights are multiplied by a mask over their columns, a new mask in every call."""
-
-    def __init__(self, network: nn.Module, mask: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.mask = mask
-
-    def forward(self, x: Tensor) -> Tensor:
-        weights = {name: value for name, value in self.network.named_parameters() if value.dim() > 1}
-        masked = {name: value * self.mask(torch.ones_like(value[0])) for name, value in weights.items()}
-        return functional_call(self.network, masked, (x,))  # type: ignore[no-any-return]
-
-
-def recurrent(before: Callable[[], nn.Module]) -> nn.Module:
-    """The LSTM; `nn.Dropout` acts on the columns of its weights."""
-    mask = before()
-    return Recurrent() if isinstance(mask, nn.Identity) else Masked(Recurrent(), mask)
 
 
 # A function that makes the steps of one timing, and the parameters, or a function that returns them if steps replace them.

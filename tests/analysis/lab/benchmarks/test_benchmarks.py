@@ -106,11 +106,10 @@ def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) 
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("name", ["13-50-1", "LSTM"])
-def test_the_networks_train(name: str) -> None:
+def test_the_networks_train() -> None:
     """All variants make steps that change every parameter, but for compiled ones."""
-    network = networks.networks()[name]
-    network = dataclasses.replace(network, steps=2, x=network.x[:, :5] if name == "LSTM" else network.x)
+    name = "13-50-1"
+    network = dataclasses.replace(networks.networks()[name], steps=2)
     for steps, parameters in (networks.plain(network), networks.ours(network, "Bernoulli", "traced")):
         moves_all(steps, parameters, name)
     loop = replicates.stacked(network, 2, "traced")
