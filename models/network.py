@@ -57,7 +57,7 @@ class NetworkModel(Part, LocalModule):
 
     Args:
         network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
-            unchanged; in the copy weights and buffers of 16 bits are float32, and weights under weight norm are parameters.
+            unchanged; in the copy weights and buffers of 16 bits are float32.
             Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter with
             several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use the
             statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run in
@@ -83,7 +83,7 @@ class NetworkModel(Part, LocalModule):
         TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
             the likelihood no `Likelihood`, `input_axes` no mapping, or `output` no function.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
-            or weights that are computed from other parameters otherwise (spectral norm); a pattern matches no parameter.
+            or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
     output: Output | None = None

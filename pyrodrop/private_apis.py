@@ -34,7 +34,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _c: Any = torch._C
 _torch: Any = torch
 
-NORMED = _torch.nn.utils.parametrizations._WeightNorm  # the parametrisation of weight_norm
 fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, _torch._fused_sgd_
 add_to_all = torch._foreach_add_
 _make_wrapper_subclass: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]

@@ -8,6 +8,5 @@ trial          properties of a network, found by calling it on a few rows of x
 checks         checks of types, shapes and numbers before training and prediction
 dropout_calls  calls that drop units, with masks from outside
 dropouts       the dropouts of a network that was read (`pyrodrop.read`)
-pooling        faster max pooling without gradients
 starts         new initial values
 """

@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
-from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
@@ -171,15 +170,14 @@ def for_each(
     """
     if mapped:
         try:
-            with sdpa_kernel(SDPBackend.MATH), PoolsBySlices():
+            with sdpa_kernel(SDPBackend.MATH):
                 return torch.vmap(call, randomness=randomness)(dict(weights))
         except (
             RuntimeError
         ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
             pass
     count = len(next(iter(weights.values())))
-    with PoolsBySlices():
-        return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
+    return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
 
 
 def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:

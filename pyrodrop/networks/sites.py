@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pyrodrop.checks import HasWeights, shown
-from pyrodrop.networks.sparse_matrix import is_sparse_matrix
 
 _log = logging.getLogger("pyrodrop")
 
@@ -55,7 +54,7 @@ def parameters_of(network: nn.Module) -> Parameters:
     Raises:
         TypeError: not a module; a model, which has priors already; or a module that is compiled, scripted or distributed
             over devices, whose parameters cannot be replaced.
-        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex or sparse; a buffer is sparse and no matrix.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex or sparse; a buffer is sparse.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
@@ -74,12 +73,11 @@ def parameters_of(network: nn.Module) -> Parameters:
             f"the network has uninitialised parameters: {', '.join(shapeless)}. Call it once on a batch, network(x[:2]), to "
             "give them their shapes"
         )
-    laid_out = dict(network.named_parameters()) | dict(network.named_buffers())
-    sparse = [n for n, v in laid_out.items() if v.layout != torch.strided and (n in values or not is_sparse_matrix(v))]
+    tensors = dict(network.named_parameters()) | dict(network.named_buffers())
+    sparse = [name for name, value in tensors.items() if value.layout != torch.strided]
     if sparse:
         raise ValueError(
-            "parameters must be dense tensors, and buffers dense tensors or sparse matrices of numbers; others are "
-            f"{', '.join(sparse)}: register name.to_dense()"
+            f"parameters and buffers must be dense tensors; {', '.join(sparse)} are sparse: register name.to_dense()"
         )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:

@@ -29,7 +29,6 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.parts import Described
 from pyrodrop.prediction.agreement import check_call, knows_sites
 from pyrodrop.prediction.draws import rows_at_once
@@ -112,7 +111,7 @@ class Terms:
         self.factors: list[Factor] = []
         drawn = DrawnTerms(model, guide, whole=whole)
         terms = torch.zeros(3, num_samples, dtype=torch.float64)
-        with torch.no_grad(), PoolsBySlices():
+        with torch.no_grad():
             for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
                 args, kwargs = block.args, block.kwargs
                 if number == 0 and not knows_sites(model, guide):
