@@ -36,7 +36,6 @@ from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import mixes_examples, repeatable
-from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import for_each
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.prediction.agreement import check_shapes
@@ -71,7 +70,7 @@ class Draws:
         fixed: weights that are the same in every draw.
         drawn_inside: whether the network itself draws masks while it runs; these are not stored.
         mapped: whether `torch.vmap` may run the network over draws. Networks that it cannot run, such as those with
-            recurrent layers, run in a loop, or in one call of `TrainedNetwork.of_draws`.
+            recurrent layers, run in a loop.
     """
 
     model: Any
@@ -88,10 +87,6 @@ class Draws:
         if not noise:
             y = model.outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[draws]), *y.shape)
-        if self.mapped and not model.batches_weights and isinstance(model, TrainedNetwork):
-            together = model.of_draws(noise, self.distributions, self.fixed, x)
-            if together is not None:
-                return together
         randomness: Literal["different", "error"] = "different" if self.drawn_inside else "error"
         several = self.mapped and model.batches_weights and len(next(iter(noise.values()))) > 1
         return for_each(lambda draw: model.outputs(self.weights(draw), x), noise, mapped=several, randomness=randomness)

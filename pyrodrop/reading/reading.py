@@ -35,7 +35,7 @@ class Reading(Fit):
             layer = call.weight or "-"
             joint = "yes" if call.layout.joint else "no"
             scale = None if call.weight is None else scales[call.weight]
-            rows.append((layer, _where(call), call.drop_rate, _read_as(call, model), scale, joint))
+            rows.append((layer, _where(call), call.drop_rate, _read_as(call), scale, joint))
         carried = model.dropouts.carried
         rows += [
             (name, "none", None, "point estimate", scale, "yes")
@@ -73,15 +73,13 @@ def _where(call: Dropout) -> str:
     return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call)})"
 
 
-def _read_as(call: Dropout, model: TrainedNetwork) -> str:
+def _read_as(call: Dropout) -> str:
     if call.weight is None:
         return "noise of the function"
-    if call.units is None:
-        return f"single weights of {call.weight}"
+    assert call.units is not None
     units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
-    and_bias = " and its bias" if call.bias(model.parameter_names) else ""
-    return f"{call.shape.numel()} {blocks}{units} of {call.weight}{and_bias}"
+    return f"{call.shape.numel()} {blocks}{units} of {call.weight}"
 
 
 def _size(call: Dropout) -> str:

@@ -82,11 +82,11 @@ REFUSED: Table = {
         (lambda: zoo.add(sources=1.0), "sources must be data sets by name; got"),  # type: ignore[arg-type]
     ],
     "read": [
-        (lambda: read(weight_decay=True), "weight_decay must be a number, a mapping .*got True"),
+        (lambda: read(weight_decay=True), "weight_decay .* must be .*got True"),
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
         (lambda: read(weight_decay=-1.0), "weight_decay .* must be a finite number at least 0; got -1"),
         (lambda: read(weight_decay={"nothing": 0.1, "*": 0.1}), "no parameter is called 'nothing'; there are 0.weight"),
-        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not"),
+        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "weight_decay .* must be .*got"),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
         (lambda: read(X * torch.nan), "x must be finite; got"),
     ],

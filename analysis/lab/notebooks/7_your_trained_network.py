@@ -79,7 +79,7 @@ for epoch in range(2):
 # running statistics from here on.
 
 # %%
-reading = pyrodrop.read(net, x[:8], likelihood=likelihoods.Categorical(), weight_decay=optimizer, num_data=len(x))
+reading = pyrodrop.read(net, x[:8], likelihood=likelihoods.Categorical(), weight_decay=1e-4, num_data=len(x))
 print(reading)
 
 # %% [markdown]
