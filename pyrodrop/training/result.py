@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyrodrop.changes import Kept, evaluating, put_back
 from pyrodrop.checks import Count, Inputs, Real, Seed, checked
-from pyrodrop.compression import CompressionReport, compress, compression_report
+from pyrodrop.compression import compress
 from pyrodrop.data import Data, Dataset, Keywords, Split
 from pyrodrop.data.loader import Loader
 from pyrodrop.devices import resolve, seeded
@@ -320,13 +320,6 @@ class Fit(Posterior):
             ValueError: the shape of x is not known, so that `x` must be passed.
         """
         return compress(self.model, self.guide, threshold=threshold, structured=structured, x=self._example(x))
-
-    def compression_report(self, threshold: float | None = None, *, x: Inputs | None = None) -> CompressionReport:
-        """Units, weights, parameters and FLOPs of the network of posterior means and of the compressed one.
-
-        Arguments and errors are those of `compress`.
-        """
-        return compression_report(self.model, self.guide, threshold=threshold, x=self._example(x))
 
     def stored(self) -> Stored:
         with self.as_trained():

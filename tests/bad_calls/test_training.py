@@ -136,7 +136,7 @@ REFUSED: Table = {
                 lambda name=name: getattr(by_pyro(Y[:, 0]), name)(),
                 "needs a per-weight alpha|must be a model of pyrodrop",
             )
-            for name in ("pruned", "compress", "compression_report")
+            for name in ("pruned", "compress")
         ),
     ],
     "compile_svi": [

@@ -28,11 +28,12 @@ from pyrodrop.analysis.lab.experiments.sparse.published import (
     published_rows,
     units_left,
 )
+from pyrodrop.analysis.lab.experiments.sparse.sizes import compression, compression_report, uncut_weights
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
+from pyrodrop.compression.kept import keep_mask, kept_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
 from pyrodrop.training.checkpoint import Checkpoint
@@ -106,7 +107,7 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = fit.compression_report()
+        report = compression_report(fit)
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),

@@ -14,6 +14,7 @@ from pyrodrop import guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.lab.experiments.sparse.experiment import training
 from pyrodrop.analysis.lab.experiments.sparse.published import published, published_by_unit, published_rows
+from pyrodrop.analysis.lab.experiments.sparse.sizes import compression_report
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Dataset, mnist
 
@@ -158,3 +159,17 @@ def test_reference_results_meet_what_is_claimed(name: str, most_error: float, le
     assert small["compressed"]["weights"] <= round(kept)
     for key in ("seed", "threshold", "recipe", "engine"):
         assert key in reference["settings"]
+
+
+def test_the_report_counts_by_hand() -> None:
+    """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
+    model = models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    guide = guides.SparseDropout(model)
+    with torch.no_grad():
+        guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
+    report = compression_report(pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), torch.randn(30, 4))
+    assert (report.dense.units, report.compressed.units) == ([3, 2], [2, 2])
+    assert (report.dense.weights, report.compressed.weights) == (18, 12)
+    assert (report.dense.parameters, report.compressed.parameters) == (18 + 5, 12 + 4)
+    assert (report.dense.flops, report.compressed.flops) == (36, 24)
+    assert report.ratios["weights"] == 1.5
