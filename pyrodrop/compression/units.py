@@ -157,7 +157,8 @@ class _Followed(fx.Interpreter):
         operation: Any = n.target if module is None else type(module)
         units = self._units.get(read[0])
         layers = (nn.Linear, *_CONVOLUTIONS)
-        if operation in layers and sum((o.op, o.target) == (n.op, n.target) for o in self.graph.nodes) > 1:
+        reads = [o for o in self.graph.nodes if o.op in ("call_module", "get_attr")]
+        if operation in layers and sum(f"{o.target}.".startswith(f"{n.target}.") for o in reads) > 1:
             return None
         if operation in layers:
             return self._made(n, module, x, units, result)

@@ -89,6 +89,12 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "tokens": (sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 2)), (4, 3)),
     "tied": (Tied, (6,)),
+    "tied by its weight": (
+        custom(
+            lambda self, x: self.c(self.b(torch.tanh(self.a(x)))) @ self.c.weight,
+            a=nn.Linear(3, 9), b=nn.Linear(9, 5), c=nn.Linear(5, 4),
+        ), (3,),
+    ),
     "quiet dropout": (sequential(nn.Linear(3, 9), nn.Tanh(), nn.Dropout(0.0), nn.Linear(9, 2)), (3,)),
     "frozen": (frozen, (3,)),
     "in place": (sequential(nn.Linear(3, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), (3,)),
