@@ -41,7 +41,7 @@ from pyrodrop.networks.checks import (
     copied,
     width_of,
 )
-from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
+from pyrodrop.networks.sites import SHORT, freeze, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.trial import Properties, Trial, observe, signature
 from pyrodrop.networks.units import first_weights
@@ -57,8 +57,7 @@ class NetworkModel(Part, LocalModule):
 
     Args:
         network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
-            unchanged; in the copy weights and buffers of 16 bits are float32.
-            Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter with
+            unchanged. Parameters with ``requires_grad=False`` are fixed: without a prior, not trained. A parameter with
             several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use the
             statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run in
             evaluation mode.
@@ -106,7 +105,6 @@ class NetworkModel(Part, LocalModule):
         check_memory(network)
         network = copied(network)
         self._check_network(network)
-        lengthen(network)
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed: tuple[str, ...] = parameters.fixed
@@ -495,8 +493,7 @@ def from_module(
     """Turn any `torch.nn.Module` into a Pyro model.
 
     Args:
-        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied, with weights of 16
-            bits in float32.
+        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied.
         prior: prior of the weights, or a mapping from name patterns to priors or None (a point estimate). Last-layer
             inference is ``prior={"head.*": priors.Gaussian(), "*": None}``.
         likelihood: distribution of y given the outputs.

@@ -9,7 +9,6 @@ A parameter of several modules (tied weights) is one parameter under its first n
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -18,8 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pyrodrop.checks import HasWeights, shown
-
-_log = logging.getLogger("pyrodrop")
 
 SHORT = (torch.float16, torch.bfloat16)
 
@@ -54,7 +51,7 @@ def parameters_of(network: nn.Module) -> Parameters:
     Raises:
         TypeError: not a module; a model, which has priors already; or a module that is compiled, scripted or distributed
             over devices, whose parameters cannot be replaced.
-        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex or sparse; a buffer is sparse.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex, sparse or of 16 bits; a buffer is sparse.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
@@ -79,6 +76,12 @@ def parameters_of(network: nn.Module) -> Parameters:
         raise ValueError(
             f"parameters and buffers must be dense tensors; {', '.join(sparse)} are sparse: register name.to_dense()"
         )
+    short = [name for name, value in tensors.items() if value.dtype in SHORT]
+    if short:
+        raise ValueError(
+            f"weights and buffers must be float32 or float64; {', '.join(short)} have 16 bits, which are not precise enough "
+            "for KL divergences: pass network.float()"
+        )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:
         raise ValueError(f"weights must be real; {', '.join(complex_)} are complex")
@@ -100,37 +103,16 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"
             )
-        if isinstance(module, getattr(torch.jit, "ScriptModule", ())):
-            raise TypeError(
-                "the parameters of a scripted or traced module cannot be replaced; pass the module that it was made from; "
-                f"got {name}"
-            )
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
-            raise TypeError(
-                "the network of a model must be the plain module, pyrodrop compiles and moves it itself; pass the wrapped "
-                f"module (`module`, or `_orig_mod` after torch.compile); got {name}"
-            )
-
-
-def lengthen(network: nn.Module) -> None:
-    """Turn all parameters and buffers of 16 bits into float32, tied ones into one, and log a warning if there are any.
-
-    16 bits are not precise enough for KL divergences, nor for the small steps of training.
-    """
-    short = [parameter for parameter in network.parameters() if parameter.dtype in SHORT]
-    if short:
-        _log.warning(
-            "the model computes in float32 copies of the network's %s weights, which stay as they are: 16 bits are not "
-            "precise enough for KL divergences",
-            str(short[0].dtype).removeprefix("torch."),
+        wrapped = (
+            nn.DataParallel,
+            nn.parallel.DistributedDataParallel,
+            getattr(torch.jit, "ScriptModule", nn.DataParallel),
         )
-    for parameter in short:
-        parameter.data = parameter.data.float()
-    made: dict[int, Tensor] = {}
-    for module in network.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.dtype in SHORT:
-                module._buffers[name] = made.setdefault(id(buffer), buffer.float())
+        if isinstance(module, wrapped) or hasattr(module, "_orig_mod"):
+            raise TypeError(
+                "the network of a model must be the plain module that it was made from, not one that is scripted, compiled "
+                f"or distributed over devices, whose parameters cannot be replaced; got {name}"
+            )
 
 
 def freeze(network: nn.Module) -> None:

@@ -30,7 +30,6 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from pyrodrop.changes import STAYS, Snapshot
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
@@ -117,7 +116,7 @@ class Trial:
         two, three: their inputs: rows a and b, and rows c, a and b or a, b and c; both are all rows if `whole`.
         at: rows a and b of the second call.
         whole: whether the network runs only on all rows.
-        draws: the error for a network that draws random numbers, with a place for the module.
+        draws: the error for a network that draws random numbers.
     """
 
     small: Look
@@ -127,7 +126,7 @@ class Trial:
     at: slice
     whole: bool
     draws: str = (
-        f"{DETERMINISTIC} a network that draws random numbers itself{{}}. Dropout and stochastic depth in evaluation mode, "
+        f"{DETERMINISTIC} a network that draws random numbers itself. Dropout and stochastic depth in evaluation mode, "
         "or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
     )
 
@@ -220,13 +219,12 @@ class Trial:
         """
         before, before_outside = _random_states(), outside_torch()
         look = self(self.two, **options)
-        moved = _random_states() != before
         outside = drawn_outside_torch(before_outside, lambda: self(self.two, **options))
-        if moved or outside:
-            with _Drawing(self.network, outside_torch if outside else _random_states) as drawing:
-                self(self.two, **options)
-            if drawing.states() != drawing.before:
-                raise Unfit(self.draws.format(drawing.place))
+        if not outside and _random_states() != before:
+            before = _random_states()
+            self(self.two, **options)
+        if outside or _random_states() != before:
+            raise Unfit(self.draws)
         return look
 
     def first(self) -> Look:
@@ -414,27 +412,6 @@ def _in_training(trial: Trial, properties: Properties) -> Properties:
     except Exception as error:
         raise ValueError(cannot_run(trial.two, error, doing="be trained")) from error
     return replace(properties, mixes_in_training=properties.mixes or mixed, changes=changes)
-
-
-class _Drawing(TorchFunctionMode):
-    """Finds the innermost module that runs when random states first change within the block.
-
-    Attributes:
-        place: ``, in`` with the module; empty if unknown.
-    """
-
-    def __init__(self, network: nn.Module, states: Callable[[], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.network, self.states = network, states
-        self.before, self.place = states(), ""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not self.place and self.states() != self.before:
-            for name, module in running(self.network)[:1]:
-                kind = type(module).__name__
-                self.place = f", in {name!r} ({kind})" if name else f", in {kind}"
-        return result
 
 
 def running(network: nn.Module) -> list[tuple[str, nn.Module]]:

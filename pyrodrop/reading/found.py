@@ -49,7 +49,7 @@ class Passes(Trial):
     uses: dict[str, list[int]]
     found: Properties
     draws = (
-        "the network draws random numbers that are not masks of dropout{}: put that module in evaluation mode, or draw "
+        "the network draws random numbers that are not masks of dropout: put that module in evaluation mode, or draw "
         "masks by torch.bernoulli with one rate"
     )
 

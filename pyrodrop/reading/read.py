@@ -22,7 +22,7 @@ from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
 from pyrodrop.networks.checks import copied
 from pyrodrop.networks.dropouts import Dropout, Dropouts
-from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
+from pyrodrop.networks.sites import Parameters, parameters_of
 from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
@@ -60,7 +60,7 @@ def read(
     https://arxiv.org/abs/1506.02142.
 
     Args:
-        net: the trained network, in training mode (``net.train()``). It is copied, with 16-bit weights converted to float32.
+        net: the trained network, in training mode (``net.train()``). It is copied.
             It maps x to ``[N, outputs]`` or ``[N, ..., outputs]``, such as logits.
         x: a few examples, ``[N, ...]``, or a tuple or mapping of tensors that are the network's arguments. Different
             examples are best, since equal ones cannot show whether one affects another.
@@ -119,7 +119,6 @@ def read(
     first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
     where = first.device
     network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
-    lengthen(network)
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
     values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}

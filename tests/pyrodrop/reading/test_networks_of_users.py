@@ -193,18 +193,16 @@ def noisy(net: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("drops", [[nn.Dropout(0.5)], []])
-def test_noise_of_training_mode_that_is_no_dropout_is_refused_by_the_name_of_its_module(drops: list[nn.Module]) -> None:
+def test_noise_of_training_mode_that_is_no_dropout_is_refused(drops: list[nn.Module]) -> None:
     net = nn.Sequential(*hidden(*drops), Net(noisy))
-    with pytest.raises(ValueError, match=rf"random numbers that are not masks of dropout, in '{len(net) - 1}' \(Net\)"):
+    with pytest.raises(ValueError, match="random numbers that are not masks of dropout"):
         read(net, torch.randn(4, 5))
 
 
 @pytest.mark.parametrize("mask", [lambda u: torch.floor(u + 0.7), lambda u: u < 0.7, lambda u: u * 2])
 def test_masks_of_uniform_numbers_are_refused(mask: Callable[[Tensor], Tensor]) -> None:
     net = Net(lambda s, x: s.o(F.dropout(x * mask(torch.rand(4, 5))[: len(x)], 0.3)), o=L(5, 3))
-    with pytest.raises(
-        ValueError, match=r"not masks of dropout, in Net: .* draw masks by torch.bernoulli with one rate"
-    ):
+    with pytest.raises(ValueError, match=r"not masks of dropout: .* draw masks by torch.bernoulli with one rate"):
         read(net, torch.randn(4, 5))
 
 
