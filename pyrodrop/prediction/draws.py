@@ -260,8 +260,7 @@ def masks_of(model: Any, x: Inputs, together: bool) -> Masks:
     if wrong and not together:
         raise ValueError(
             f"the dropout {', '.join(wrong)} merges the points with their rows in an order that is unknown, so that a "
-            "function, with one mask for all points, cannot be drawn: read the network with several examples that differ, "
-            "or with sequences that are padded and not packed"
+            "function, with one mask for all points, cannot be drawn: read the network with several examples that differ"
         )
     return masks
 

@@ -24,8 +24,6 @@ from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.networks.trial import close
 from pyrodrop.reading.found import Passes
 
-_NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; within an operation
-
 
 def carriers(passes: Passes, weights: Mapping[str, InputUnits]) -> list[Dropout]:
     """The dropout calls of a network, each with the weight that carries its mask, if any does.
@@ -35,7 +33,7 @@ def carriers(passes: Passes, weights: Mapping[str, InputUnits]) -> list[Dropout]
     """
     calls = list(passes.dropouts)
     for number, call in enumerate(calls):
-        if call.kind not in _NEVER and call.layout.joint and call.layout.axis is not None:
+        if call.kind != "dropout of attention" and call.layout.joint and call.layout.axis is not None:
             free = {n: u for n, u in weights.items() if all(n != other.weight for other in calls)}
             possible = _candidates(passes, call, passes.times[number], free)
             calls[number] = next((c for c in possible if _carries(passes, number, c)), call)

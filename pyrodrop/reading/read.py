@@ -97,7 +97,7 @@ def read(
         >>> reading = pyrodrop.read(
         ...     net, x, likelihood=pyrodrop.likelihoods.Categorical(), weight_decay=1e-4, num_data=1000
         ... )
-        >>> reading.table().loc[0, "read as"]
+        >>> reading.rows()[0][3]
         '16 columns of 3.weight'
         >>> reading.predict(x, num_samples=50).f.shape
         torch.Size([50, 8, 3])

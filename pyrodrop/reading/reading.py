@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.priors import Gaussian
 from pyrodrop.training.result import Fit
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COLUMNS = ("layer", "dropout found", "rate", "read as", "prior sd", "joint?")
 
@@ -44,12 +41,6 @@ class Reading(Fit):
         ]
         return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
 
-    def table(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame, with one row per dropout call and per parameter that carries no mask."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows(), columns=list(_COLUMNS))
-
     def __repr__(self) -> str:
         rows = self.rows()
         dropped = [row for row in rows if row[2] is not None]
@@ -59,13 +50,6 @@ class Reading(Fit):
             sds = sorted({row[4] for row in rest if row[4] is not None})
             spread = f", prior sd {_text(sds[0])}" + (f" ... {_text(sds[-1])}" if len(sds) > 1 else "") if sds else ""
             lines.append(f"{len(rest)} parameters without dropout: point estimates{spread}")
-        model: Any = self.model
-        noise = len(model.dropouts.noise)
-        if noise:
-            lines.append(
-                f"{noise} of {len(dropped)} dropouts are noise of the function: no weight carries their masks, so they "
-                "have no part in the KL divergence"
-            )
         return "\n".join(lines)
 
 

@@ -75,7 +75,7 @@ for epoch in range(2):
 # ## Read
 #
 # `read` runs the network in training mode on a few examples and finds the weight that carries each mask. The weight
-# decay, which the optimiser knows, is a Gaussian prior. Nothing is trained, and `net` does not change. BatchNorm uses its
+# decay is a Gaussian prior. Nothing is trained, and `net` does not change. BatchNorm uses its
 # running statistics from here on.
 
 # %%
@@ -84,10 +84,7 @@ print(reading)
 
 # %% [markdown]
 # The mask of `Dropout2d` drops input channels of the second convolution, that of `Dropout` input units of the last layer.
-# Each is a mixture over the columns of that weight. All other parameters are point estimates. As a data frame:
-
-# %%
-reading.table()
+# Each is a mixture over the columns of that weight. All other parameters are point estimates.
 
 # %% [markdown]
 # ## Predict

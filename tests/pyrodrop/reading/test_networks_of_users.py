@@ -130,7 +130,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any], list[str], in
         lambda: Net(lambda s, x: s.o(x + s.d(s.a(x))), a=L(5, 5), o=L(5, 3), d=nn.Dropout(0.4)), VECTORS, [], 1,
     ),
     "frozen layer behind": (frozen, VECTORS, ["3.weight"], 1),
-    "alpha dropout": (lambda: hidden(nn.AlphaDropout(0.3)), VECTORS, [], 1),
     "channels that are pooled": (
         lambda: nn.Sequential(nn.Dropout2d(0.3), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(2, 3, 3), nn.Flatten()),
         IMAGES, ["3.weight"], 0,
@@ -169,15 +168,12 @@ def test_the_table_names_the_units_of_a_weight_and_the_examples_of_a_mask() -> N
     assert "forward (dropout, [N * 6, 8])" in str(read(net, torch.randn(4, 6, 8)))
 
 
-@pytest.mark.more
-def test_packed_sequences_have_no_mask_for_all_examples() -> None:
+def test_packed_sequences_and_alpha_dropout_are_refused() -> None:
     net = Net(packed, a=nn.GRU(8, 6, 2, dropout=0.6, batch_first=True), o=L(6, 3)).train()
-    same, others = (torch.tensor(lengths) for lengths in ([6, 6, 6, 6], [6, 3, 6, 2]))
-    x = torch.randn(4, 6, 8)
-    for lengths in (same, others):  # equal lengths must not promise an order that others do not have
-        reading = read(net, (x, lengths))
-        with pytest.raises(ValueError, match="merges the points with their rows.* padded and not packed"):
-            reading.predict((x, others), 10)
+    with pytest.raises(ValueError, match="pad the sequences"):
+        read(net, (torch.randn(4, 6, 8), torch.tensor([6, 3, 6, 2])))
+    with pytest.raises(ValueError, match="not masks of dropout"):
+        read(hidden(nn.AlphaDropout(0.3)).train(), VECTORS())
 
 
 def test_a_network_that_needs_all_examples_has_masks_for_all(passes: Passes, apart: Apart) -> None:

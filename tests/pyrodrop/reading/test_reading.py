@@ -229,7 +229,7 @@ def test_a_mask_that_rarely_drops_is_read_of_a_few_rows() -> None:
 def test_one_dropout_in_evaluation_mode_stays_off(net: Small, data: tuple[Tensor, Tensor]) -> None:
     net.drop.eval()
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    assert "stream.weight" not in list(reading.table()["layer"][:2])
+    assert "stream.weight" not in [row[0] for row in reading.rows()[:2]]
     net.last.eval()
     assert len(pyrodrop.read(net, data[0][:8], **SETTINGS).model.dropouts) == 1  # type: ignore[attr-defined]
 
@@ -245,11 +245,11 @@ def test_inputs_of_another_shape_are_refused_where_a_weight_cannot_carry_the_mas
 
     torch.manual_seed(0)
     reading = pyrodrop.read(Pooled(), torch.randn(8, 1, 4), **SETTINGS)  # one token: a mask of the weight
-    assert reading.table().loc[0, "read as"] == "4 columns of map.weight"
+    assert reading.rows()[0][3] == "4 columns of map.weight"
     with pytest.raises(ValueError, match=r"was read with masks \(1, 1, 4\) of map.weight"):
         reading.predict(torch.randn(8, 2, 4), 5)
     more = pyrodrop.read(Pooled(), torch.randn(8, 2, 4), **SETTINGS)
-    assert more.table().loc[0, "read as"] == "noise of the function"
+    assert more.rows()[0][3] == "noise of the function"
     assert more.predict(torch.randn(8, 5, 4), 5).f.shape == (5, 8, 3)
 
 
@@ -315,7 +315,7 @@ def test_each_kind_of_mask_differs_between_examples(data: tuple[Tensor, Tensor])
     kinds = ("noise of the function", "noise of the function", "4 columns of head.weight")
     for kind, read_as in enumerate(kinds):
         reading = pyrodrop.read(Stream(kind), data[0][:8], **SETTINGS)
-        assert reading.table().loc[0, "read as"] == read_as
+        assert reading.rows()[0][3] == read_as
         model, guide = reparameterize(reading.model, reading.guide, LocalReparam())
         with torch.no_grad():
             f = torch.stack([_one_draw(model, guide, twice)[:, 0] for _ in range(40)])
