@@ -418,15 +418,10 @@ class NetworkModel(Part, LocalModule):
             properties = self._properties.get(signature(x)) or self.properties(x)
             if properties.differentiates:
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
-            lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
                 weight.distribution.examples = properties.axes[name]
         if not batch:
             return self._draw(weights, x)
-        if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
-            repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
-            output = self._draw(lazy, repeated)
-            return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()

@@ -33,7 +33,6 @@ from torch.distributions import Distribution, register_kl
 
 from pyrodrop.checks import instance, over_tensors
 from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.private_apis import without_overrides, without_values
@@ -119,10 +118,6 @@ class LazyWeight(torch.Tensor):
                 self.drawn.append(self.distribution.strategy.whole(self.distribution.base))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
-    def unbatched(self) -> LazyWeight:
-        """The weight of one particle; its maps treat the other particles as further examples."""
-        return LazyWeight(self.distribution.unbatched(), self.transposed) if self.distribution.batch_shape else self
-
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         family = type(self.distribution.base).__name__
         return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)}, distribution={family})"
@@ -186,7 +181,7 @@ class LazyDistribution(TorchDistribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     has_rsample = True
 
-    def __init__(self, base: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
+    def __init__(self, base: Any, strategy: LazyReparam, name: str) -> None:
         self.base: Any = base
         self.strategy: LazyReparam = strategy
         self.name: str = name
@@ -196,11 +191,7 @@ class LazyDistribution(TorchDistribution):
         self.kept: dict[str, Tensor] = {}
         self.learns: bool = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
-        super().__init__(
-            base.batch_shape if batch_shape is None else torch.Size(batch_shape),
-            base.event_shape,
-            False,
-        )
+        super().__init__(base.batch_shape, base.event_shape, False)
 
     def place(self, at: LinearMap) -> LinearMap | None:
         """A map of the weight with its axis of examples, or None if the weight itself has to be sampled.
@@ -253,17 +244,11 @@ class LazyDistribution(TorchDistribution):
         return self.base.support
 
     def expand(self, batch_shape: Size, _instance: None = None) -> LazyDistribution:
-        return self._of(self.base.expand(torch.Size(batch_shape)))
-
-    def unbatched(self) -> LazyDistribution:
-        """The distribution of one weight out of a batch of equal ones."""
-        return self._of(_first(self.base, len(self.batch_shape))) if self.batch_shape else self
-
-    def _of(self, base: Any) -> LazyDistribution:
-        """Another distribution of the same site."""
-        lazy = LazyDistribution(base, self.strategy, self.name)
-        lazy.examples, lazy.learns = self.examples, self.learns
-        return lazy
+        if torch.Size(batch_shape) != self.batch_shape:
+            raise ValueError(
+                f"the noise of {self.name!r} is that of one particle: take num_particles without vectorize_particles=True"
+            )
+        return self
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         if torch.Size(sample_shape):
@@ -297,12 +282,6 @@ class LazyDistribution(TorchDistribution):
 @register_kl(LazyDistribution, LazyDistribution)
 def _lazy(q: LazyDistribution, p: LazyDistribution) -> Tensor:
     return q.divergence(p)
-
-
-def _first(batch: Any, batch_dim: int) -> Any:
-    """The first of a batch of equal distributions."""
-    first = (0,) * batch_dim
-    return batch.at(batch.loc[first]) if hasattr(batch, "at") else rebuilt(lambda value: value[first], batch)
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
