@@ -30,17 +30,11 @@ def assign_priors(
         bias_prior: prior of the biases and other vectors, or None.
 
     Raises:
-        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter; a weight has the
-            name of another site.
+        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
         TypeError: a prior is no `Prior`.
     """
     if not parameters.weights:
-        fixed = (
-            f"; {len(parameters.fixed)} of its parameters are fixed (requires_grad=False)" if parameters.fixed else ""
-        )
-        raise ValueError(
-            f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
-        )
+        raise ValueError(f"the network needs a trained parameter with two or more dimensions; {network} has none")
     chosen: dict[str, Any] = by_name(prior, parameters.weights, "prior")
     if bias_prior is not None and parameters.vectors:
         of_vectors: dict[str, Any] = by_name(bias_prior, parameters.vectors, "bias_prior")
@@ -56,12 +50,6 @@ def assign_priors(
     kept = {n: chosen_prior for n in parameters.trained if (chosen_prior := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
-    of_data = kept.keys() & {"data", "y"}
-    if of_data:
-        raise ValueError(
-            "a weight with a prior must have another name than 'data' and 'y', which are sites of the model itself; got "
-            f"{network}.{of_data.pop()}: rename it, or move it into a submodule"
-        )
     return kept
 
 

