@@ -239,9 +239,8 @@ class Prediction:
                 draws of f with linear interpolation, or exactly, if the distribution of f is known to be Gaussian.
 
         Returns:
-            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, gamma-Poisson, geometric,
-            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error
-            of 1e-15 for counts of a million.
+            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, Bernoulli) the smallest
+            whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error of 1e-15 for counts of a million.
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative

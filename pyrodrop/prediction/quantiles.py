@@ -12,9 +12,6 @@ for the mixture over the draws t: nothing is sampled, and noise of the observati
     gamma(a, b)             the inverse of F(y) = P(a, b y)
     Poisson(m)              F(k) = Q(k + 1, m)
     negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of a success, k their number
-    gamma-Poisson(a, b)     negative binomial with r = a, p = 1 / (1 + b)
-    geometric(s)            negative binomial with r = 1, p = 1 - s
-    binomial(n, p)          F(k) = I_{1-p}(n - k, k + 1)
 
 with the regularised incomplete gamma functions P and Q and beta function I. Their error is 1e-15 for counts of a million.
 https://dlmf.nist.gov/8.17, https://dlmf.nist.gov/8.4.E10.
@@ -49,10 +46,10 @@ _MOST = 2**53  # above it, float64 has no odd numbers
 _BETA = (td.Beta, dist.Beta, precise.Beta)  # exactly these: a subclass may be another distribution
 _GAMMA = (td.Gamma, dist.Gamma, precise.Gamma)
 _STUDENT = (td.StudentT, dist.StudentT)
-_BINOMIAL = (td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli)
+_BERNOULLI = (td.Bernoulli, dist.Bernoulli)
 _POISSON = (td.Poisson, dist.Poisson, precise.Poisson)
 _NEGATIVE = (td.NegativeBinomial, dist.NegativeBinomial, precise.NegativeBinomial)
-_COUNTS = (*_BINOMIAL, *_POISSON, *_NEGATIVE, dist.GammaPoisson, td.Geometric, dist.Geometric)
+_COUNTS = (*_BERNOULLI, *_POISSON, *_NEGATIVE)
 _Function = Callable[[Any], Any]
 
 
@@ -201,18 +198,10 @@ def _of_counts(d: Any) -> _Function:
         m = _array(d.rate)
         # SciPy's gammaincc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same
         return lambda k: np.where(k > m, 1 - beta(k + 1, _MANY, m / _MANY), gamma(k + 1, m))
-    if kind is dist.GammaPoisson:
-        r, rest = _array(d.concentration), _array(d.rate) / (1 + _array(d.rate))
-    else:
-        r = _array(d.total_count) if hasattr(d, "total_count") else np.ones(())
-        p, rest = (
-            [_array(d.probs), _array(1 - d.probs)]
-            if "probs" in vars(d)
-            else [_array(torch.sigmoid(sign * d.logits)) for sign in (1, -1)]
-        )
-        rest = p if kind in (td.Geometric, dist.Geometric) else rest
-    if kind in _BINOMIAL:
-        return lambda k: np.where(k < r, beta(np.maximum(r - k, 1), k + 1, rest), 1.0)
+    rest = _array(1 - d.probs if "probs" in vars(d) else torch.sigmoid(-d.logits))
+    if kind in _BERNOULLI:
+        return lambda k: np.where(k < 1, rest, 1.0)
+    r = _array(d.total_count)
     return lambda k: np.where(r > 0, beta(np.where(r > 0, r, 1.0), k + 1, rest), 1.0)  # all mass is at 0 for r = 0
 
 
