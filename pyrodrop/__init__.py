@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import compare, to_arviz
     from pyrodrop.compiled import compile_svi
-    from pyrodrop.prediction.predict import predict
     from pyrodrop.prediction.prediction import Prediction
     from pyrodrop.reading.last_layer import last_layer
     from pyrodrop.reading.read import read
@@ -88,7 +87,6 @@ __all__ = [
     "metrics",
     "models",
     "potential",
-    "predict",
     "priors",
     "read",
     "recipes",
@@ -102,7 +100,6 @@ __all__ = [
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
-    "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "SampledProgram", "potential", "sample"),

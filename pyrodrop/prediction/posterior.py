@@ -91,7 +91,9 @@ class Posterior(ABC):
         certified: bool = False,
         sites: Sequence[str] | None = None,
     ) -> Any:
-        """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
+        """Draw functions from the posterior, with the network in evaluation mode. Of other Pyro programs, draw all sites.
+
+        On a terminal a progress bar appears after two seconds.
 
         Replicates predict with the mixture of those that did not fail: each contributes an equal share of the functions,
         rounded up, of at least one; with `weights`, its weight times their number, rounded up or down. Functions of a
@@ -104,18 +106,28 @@ class Posterior(ABC):
         them; `pyro.infer.infer_discrete` draws them given the observations.
 
         Args:
-            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
-                ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
-                argument; y is then None. None for the training data.
-            num_samples, seed: as of `pyrodrop.predict`.
+            x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If
+                the network's examples depend on each other, it is called on all points at once. After training on
+                `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. For a program that was trained
+                on a mapping, a mapping of arguments, such as ``{"x": x}``; those that default to None in the model may be
+                left out. For other programs, the first argument; y is then None. None for the training data.
+            num_samples: S, number of sampled functions, each with one set of weights for all points.
+            seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any
+                x.
             certified: whether bands are widened, or narrowed, by the factors that `certify` found.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
+
+        Returns:
+            A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from
+            zero (`Dataset.standardized`); or a dictionary of draws by site.
 
         Raises:
             TypeError: an argument that a program does not have, or of the wrong kind; the likelihood has no mixture of the
                 distributions of replicates.
-            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
-                in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
+            RuntimeError: x requires a gradient, or the call is inside of a transform of torch.func: it would be 0.
+            ValueError: x is empty, has NaN or infinite values, or another width than in training; a number is out of range;
+                a site of a program is in a plate that takes subsamples, which are other rows in every draw, or has a
+                distribution without samples; fewer draws than replicates, or all of them failed.
         """
         found = getattr(self, "certificate", None) if certified else None
         if certified and (found is None or not isinstance(self.model, NetworkModel)):

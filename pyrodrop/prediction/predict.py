@@ -14,59 +14,16 @@ from tqdm import tqdm
 
 from pyrodrop.arrays import is_frame
 from pyrodrop.changes import evaluating
-from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts, shown
+from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.likelihoods import per_row
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.draws import drawn
-from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def predict(run: Predicts, x: Inputs, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-    """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
-
-    On a terminal a progress bar appears after two seconds.
-
-    Args:
-        run: a `Fit`, `Replicates`, a `Sampled` or a `Reading`, or an object with a method ``predict``, such as a Gaussian
-            process of `pyrodrop.analysis`.
-        x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
-            network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Minibatches of a loader are the
-            points of a call each: with the same seed their functions are the same.
-        num_samples: S, number of sampled functions, each with one set of weights for all points.
-        seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
-
-    Returns:
-        A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from zero
-        (`Dataset.standardized`). For a fit of a Pyro program, x is as for `Fit.predict`, and the result is a dictionary of
-        draws by site.
-
-    Raises:
-        ValueError: x is empty, has NaN or infinite values, or another width than in training; a number is out of range; the
-            guide was made for another model.
-        TypeError: an argument is of the wrong kind.
-        RuntimeError: x requires a gradient, or the call is inside of a transform of torch.func: the derivative would be 0.
-
-    Example:
-        >>> import torch, pyrodrop
-        >>> _ = torch.manual_seed(0)
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> model = pyrodrop.models.MLP(
-        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
-        ... )
-        >>> guide = pyrodrop.guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False)
-        >>> fit = pyrodrop.fit(model, guide, (x, x**2), steps=5)
-        >>> pyrodrop.predict(fit, x, num_samples=50).f.shape
-        torch.Size([50, 20, 1])
-    """
-    if not callable(getattr(run, "predict", None)):
-        raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
-    return run.predict(x, num_samples, seed=seed)
 
 
 def uncompiled(function: F) -> F:
@@ -92,7 +49,7 @@ def draw_functions(
     device: torch.device,
     widened: Callable[[Tensor, Inputs], Tensor] | None = None,
 ) -> Prediction:
-    """`predict` for a model of `pyrodrop.models` and any guide that samples its weights. Other arguments are as there.
+    """`Posterior.predict` for a model of `pyrodrop.models` and any guide that samples its weights.
 
     Args:
         device: the device that the model is on; the result is on the device of x.

@@ -116,9 +116,6 @@ REFUSED: Table = {
         (lambda: metrics.auroc(ONES[:, 0] * torch.nan, ONES[:, 0]), "inside must be a vector of at least one score"),
         *RISK,
     ],
-    "predict": [
-        (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
-    ],
     "Prediction": [
         (
             lambda: pyrodrop.Prediction(torch.ones(3), AT),

@@ -70,7 +70,7 @@ settings = {"steps": 600, "batch_size": 100, "lr": 3e-3, "estimator": "local", "
 runs, predicted = {}, {}
 for name, guide in posteriors.items():
     runs[name] = pyrodrop.fit(model, guide, train, **settings)
-    predicted[name] = pyrodrop.predict(runs[name], test.x, 1 if name == "Point" else 100)
+    predicted[name] = runs[name].predict(test.x, 1 if name == "Point" else 100)
     scores = metrics.classification_scores(predicted[name], test.y)
     print(f"{name:17}", "   ".join(f"{score} {scores[score]:.3f}" for score in ("accuracy", "log_density", "ece")))
 
@@ -151,7 +151,7 @@ figure, (above, below) = plt.subplots(2, 1, figsize=(7, 4.6), height_ratios=(1, 
 above.imshow(torch.cat([view[0, 0] for view in views], 1), cmap="gray_r")
 above.axis("off")
 for name, run in runs.items():
-    drawn = [pyrodrop.predict(run, view, 1 if name == "Point" else 50) for view in views]
+    drawn = [run.predict(view, 1 if name == "Point" else 50) for view in views]
     entropy = [metrics.predictive_entropy(each).mean() for each in drawn]
     below.plot(sides, entropy, "o-", color=colors[name], label=f"entropy, {name}")
     if name != "Point":
@@ -185,7 +185,7 @@ axes.imshow(torch.cat([picture[0] for picture in pictures], 1), cmap="gray_r")
 axes.axis("off")
 plt.show()
 for name, run in runs.items():
-    drawn = pyrodrop.predict(run, foreign, 1 if name == "Point" else 100)
+    drawn = run.predict(foreign, 1 if name == "Point" else 100)
     of_digits, of_letters = (metrics.entropy_split(each) for each in (predicted[name], drawn))
     print(f"{name:17} AUROC of the entropy {metrics.auroc(of_digits.total, of_letters.total):.3f}", end="")
     if name != "Point":

@@ -95,7 +95,7 @@ last = models.from_module(
 )
 run = pyrodrop.fit(last, guides.MeanField(last, init_scale=0.05), train, steps=1500, lr=5e-3, estimator="local")
 print("inferred:", ", ".join(last.weight_sites()), "  points:", ", ".join(last.free))
-print(metrics.classification_scores(pyrodrop.predict(run, test[0], 500), test[1]))
+print(metrics.classification_scores(run.predict(test[0], 500), test[1]))
 
 # %% [markdown]
 # What cannot work is refused before the first step, and the error says what would.
@@ -133,7 +133,7 @@ runs = {
     for name, posterior in posteriors.items()
 }
 for name, run in runs.items():
-    scores = metrics.classification_scores(pyrodrop.predict(run, test[0], 500), test[1])
+    scores = metrics.classification_scores(run.predict(test[0], 500), test[1])
     print(f"{name:17}", "   ".join(f"{score} {value:.3f}" for score, value in scores.items()))
 
 # %%
@@ -142,7 +142,7 @@ square = torch.cartesian_prod(side, side)
 
 figure, panels = plt.subplots(2, 3, figsize=(9, 5.6), sharex=True, sharey=True, layout="constrained")
 for (above, below), (name, run) in zip(panels.T, runs.items(), strict=True):
-    drawn = pyrodrop.predict(run, square, 300)
+    drawn = run.predict(square, 300)
     shown = {above: (drawn.mean[:, 1], 1.0, "RdBu"), below: (metrics.mutual_information(drawn), math.log(2), "viridis")}
     for axes, (values, top, colours) in shown.items():
         image = axes.pcolormesh(side, side, values.reshape(60, 60).T, vmin=0, vmax=top, cmap=colours, rasterized=True)

@@ -63,7 +63,7 @@ runs = {name: pyrodrop.fit(model, guide, train, steps=3000, lr=0.01) for name, g
 grid = torch.linspace(-3, 3, 200)[:, None]
 figure, panels = plt.subplots(1, 5, figsize=(12, 2.6), sharey=True, layout="constrained")
 for axes, (name, run) in zip(panels, runs.items(), strict=True):
-    drawn = pyrodrop.predict(run, grid, 500)
+    drawn = run.predict(grid, 500)
     plots.shades(axes, grid[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
     axes.plot(*train, ".", color=plots.RED, markersize=2)
     axes.set(title=name, xlabel="x", ylim=(-3, 3))

@@ -180,10 +180,8 @@ def test_ends_that_are_no_interval_are_refused(ends: tuple[float, float], messag
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1), y), steps=1, progress=False)
     if not math.isnan(ends[1]):
-        prediction = pyrodrop.predict(
-            pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1), y[[0, 0, 2, 3]]), steps=1, engine="pyro"),
-            torch.ones(4, 1), num_samples=2,
-        )  # fmt: skip
+        run = pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1), y[[0, 0, 2, 3]]), steps=1, engine="pyro")
+        prediction = run.predict(torch.ones(4, 1), num_samples=2)
         with pytest.raises(ValueError, match=message.replace(r"LogNormal\(", "the prediction, of LogNormal")):
             prediction.log_density(y)
 
