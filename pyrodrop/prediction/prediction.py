@@ -15,12 +15,12 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
@@ -31,10 +31,8 @@ from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.parts import Card, carded, size
-from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
+from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 from pyrodrop.scaling import Standardize
-
-Of = Literal["y", "f"]
 
 
 @carded
@@ -226,7 +224,7 @@ class Prediction:
             ) from None
 
     @checked
-    def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
+    def quantile(self, q: Any) -> Tensor:
         """Quantiles of the predictive distribution of every element of y, observation noise included.
 
         They are those of the equal mixture over the draws, p(y | x) = mean_t p(y | f_t), computed as roots of its cumulative
@@ -235,18 +233,16 @@ class Prediction:
 
         Args:
             q: probability below the quantile, in (0, 1), or a list or vector of Q of them.
-            of: ``"y"``, or ``"f"`` for the function without observation noise (the logits of a classifier): quantiles of the
-                draws of f with linear interpolation, or exactly, if the distribution of f is known to be Gaussian.
 
         Returns:
-            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, Bernoulli) the smallest
+            ``[N, ...]`` like y, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, Bernoulli) the smallest
             whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error of 1e-15 for counts of a million.
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
                 distribution function of the likelihood's distribution and its inverse.
-            ValueError: q is not between 0 and 1, or nearer to 0 or 1 than 1e-9; ``of="f"`` has less than one draw beyond a
-                quantile; a prediction is not finite; a quantile is above 2^53 (counts) or 1e100 scales (Student's t).
+            ValueError: q is not between 0 and 1, or nearer to 0 or 1 than 1e-9; a prediction is not finite; a quantile is
+                above 2^53 (counts) or 1e100 scales (Student's t).
 
         Example:
             >>> import torch, pyro.distributions as dist, pyrodrop
@@ -255,18 +251,7 @@ class Prediction:
             tensor([-0.8416,  2.0000])
         """
         levels = checked_levels(q)
-        each = levels.reshape(-1).to(self.f.device)
-        if of == "y":
-            quantiles = mixture_quantiles(self.distribution, each)
-        elif (
-            self.f_sd is not None
-            and isinstance(elements(self.distribution), Normal)
-            and self.distribution.batch_shape[0] == 1
-        ):
-            z = torch.special.ndtri(each).reshape(-1, *(1,) * self.f_sd.dim())
-            quantiles = self.distribution.mean[0].double() + self.f_sd.double() * z
-        else:
-            quantiles = draw_quantiles(self.f, each)
+        quantiles = mixture_quantiles(self.distribution, levels.reshape(-1).to(self.f.device))
         quantiles = quantiles if levels.dim() else quantiles[0]
         return quantiles.to(self.f.dtype) if quantiles.is_floating_point() else quantiles.to(self.f.device)
 
@@ -274,8 +259,6 @@ class Prediction:
     def interval(
         self,
         level: Annotated[float, Real("the probability of a central interval", above=0, below=1)] = 0.9,
-        *,
-        of: Of = "y",
     ) -> tuple[Tensor, Tensor]:
         """The central interval with probability `level`, for every element of y: its ends, ``[N, ...]`` each.
 
@@ -284,12 +267,11 @@ class Prediction:
 
         Args:
             level: probability of the interval.
-            of: ``"y"``, observation noise included, or ``"f"`` without it.
 
         Raises:
             TypeError, ValueError: as `quantile`; `level` is not between 0 and 1.
         """
-        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2], of=of)
+        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return low, high
 
     def observed(self, y: Any) -> tuple[Tensor, Tensor | None]:

@@ -82,7 +82,7 @@ def mixture_quantiles(distribution: td.Distribution, q: Tensor) -> Tensor:
     if isinstance(of_element, td.Categorical):
         raise TypeError(
             "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
-            "Prediction.mean, and of='f' gives quantiles of the logits"
+            "Prediction.mean"
         )
     support, counts = support_of(of_element), type(of_element) in _COUNTS
     if of_element.event_shape or support is None or (support.is_discrete and not counts):
@@ -215,23 +215,11 @@ def _finite(parameter: Tensor) -> Tensor:
     return parameter
 
 
-def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
+def quantiles_over_draws(f: Tensor, q: Tensor) -> Tensor:
     """Quantiles of draws ``[S, N, ...]`` along their first axis, with linear interpolation: ``[Q, N, ...]``, float64.
 
-    Raises:
-        ValueError: fewer than one draw is expected beyond a quantile.
+    `torch.quantile` takes at most 2^24 values at a time.
     """
-    tail = torch.minimum(q, 1 - q)
-    if float(tail.min()) * len(f) < 1:
-        raise ValueError(
-            f"q must have at least one draw of f beyond it, so that {q[tail.argmin()]:g} needs {1 / tail.min():.0f} draws; "
-            f"got q={q[tail.argmin()]:g} and {len(f)} draws"
-        )
-    return quantiles_over_draws(f, q)
-
-
-def quantiles_over_draws(f: Tensor, q: Tensor) -> Tensor:
-    """`draw_quantiles` without a check of q; `torch.quantile` takes at most 2^24 values at a time."""
     width = max(1, _AT_A_TIME // len(f))
     blocks = [torch.quantile(block.double(), q.to(f.device), dim=0) for block in f.flatten(1).split(width, 1)]
     return torch.cat(blocks, 1).reshape(len(q), *f.shape[1:])

@@ -83,7 +83,7 @@ display(run)
 # ## Intervals
 #
 # A fit to a frame predicts at frames, and finds their columns by name. `interval` is that of y, with the noise of the
-# observations; `of="f"` is without.
+# observations.
 
 # %%
 prediction = run.predict(later, 500)
