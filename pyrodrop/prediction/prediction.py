@@ -12,7 +12,6 @@ over the points. The network is in evaluation mode.
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -23,16 +22,15 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrodrop.arrays import tensor_of, without_graph
-from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
+from pyrodrop.checks import Count, Real, checked, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
-from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
+from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.parts import Card, carded, size
 from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
-from pyrodrop.scaling import Standardize
 
 
 @carded
@@ -74,50 +72,6 @@ class Prediction:
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
-
-    @classmethod
-    @checked
-    def of_draws(
-        cls,
-        f: Any,
-        likelihood: Likelihood,
-        *,
-        joint: Annotated[bool, Flag("whether the draws are functions, each one of all points,")] = True,
-        targets: Standardize | None = None,
-        seed: Seed = 0,
-    ) -> Prediction:
-        """A prediction from draws of a function at N points, made with any method or package.
-
-        Args:
-            f: S draws, ``[S, N, outputs]``, or ``[S, N]`` for one output, in the form that a network passes to the
-                likelihood: for `likelihoods.Gaussian` the location, for `likelihoods.Categorical` the logits.
-            likelihood: distribution of y given f, with known parameters, as in ``likelihoods.Gaussian(precision=4.0)``.
-            joint: whether a draw is one function at all points, so that the dependence between points can be estimated.
-            targets: standardisation of y that f has, such as `targets` of a `data.Dataset`; None for f in the units of y.
-            seed: seed of the samples of y.
-
-        Raises:
-            TypeError: f is no array of numbers, or `likelihood` no Likelihood.
-            ValueError: f has NaN or infinite values, or a width that likelihood or targets do not support; a parameter of
-                the likelihood is unknown before training.
-        """
-        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian(precision=4.0)")
-        if likelihood.unknown:
-            raise ValueError(f"likelihood must have a known {likelihood.unknown}; got {likelihood.describe()}")
-        outputs = without_graph(tensor_of(f, "f").detach(), "f")
-        outputs = outputs[..., None] if outputs.dim() == 2 else outputs
-        all_finite(outputs, "f")
-        outputs, width = outputs.to(torch.promote_types(outputs.dtype, torch.float32)), outputs.shape[-1]
-        scales = Standardize() if targets is None else targets
-        columns = range(1, 2 * width + 1) if scales.loc.numel() == 1 else [scales.loc.numel()]
-        if all(likelihood.outputs(number) != width for number in columns):
-            raise ValueError(
-                f"f must have as many columns as the likelihood takes, {likelihood.outputs(2)} for two of y; got shape "
-                f"{list(outputs.shape)} and {likelihood.describe()}"
-            )
-        with torch.no_grad():
-            distribution, location = copy.deepcopy(likelihood).predictive(outputs.clone(), likelihood.units(scales))
-        return cls(location, per_row(distribution, 2), seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
         """The summary that is printed."""

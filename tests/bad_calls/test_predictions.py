@@ -12,9 +12,7 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import likelihoods, metrics
-from pyrodrop.likelihoods import Gaussian
-from pyrodrop.scaling import Standardize
+from pyrodrop import metrics
 
 from .judge import Table, assert_refused, table
 from .shared import N, X, Y, mlp, of_classes, prediction
@@ -60,12 +58,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "crps-y": lambda v: metrics.crps(EACH, v),
     "energy_score-y": lambda v: metrics.energy_score(EACH, v),
     "coverage-pit_values": lambda v: metrics.coverage(v, 0.5),
-    "of_draws-f": lambda v: pyrodrop.Prediction.of_draws(v, Gaussian(1.0)),
 }
-
-
-def of_draws(f: Any, likelihood: Any = None, **more: Any) -> Any:
-    return pyrodrop.Prediction.of_draws(f, likelihood or Gaussian(1.0), **more)
 
 
 def made(value: Any) -> Any:
@@ -131,12 +124,6 @@ REFUSED: Table = {
         (lambda: prediction().quantile([]), "q is .*must have at least one; got a list without any"),
         (lambda: prediction().quantile([0.5, 1.5]), "q is .*above 0 and below 1; got 1.5"),
     ],
-    "Prediction.of_draws": [
-        (lambda: of_draws(F, Gaussian), "likelihood must be a Likelihood, .*got the class"),
-        (lambda: of_draws(F, Gaussian()), "likelihood must have a known precision"),
-        (lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()), "f must have as many columns as the likelihood"),
-        (lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))), "f must have as many columns"),
-    ],
 }
 
 
@@ -178,8 +165,6 @@ def test_what_only_looks_bad() -> None:
     assert 0 < metrics.rmse(ONES, pd.DataFrame(np.zeros((3, 2), np.float32))) < 3
     assert float(metrics.risk_coverage(ONES[:, 0], torch.tensor([True, False, True]))[-1]) == pytest.approx(2 / 3)
     assert bool(metrics.risk_coverage(torch.tensor([torch.inf, 0.0, 1.0]), ONES[:, 0]).isfinite().all())
-    assert of_draws(np.zeros((2, 3), np.float16)).f.shape == (2, 3, 1)
-    assert float(of_draws(np.arange(6.0).reshape(2, 3)[::-1]).f[0, 0, 0]) == 3
     assert prediction().quantile([0.1, 0.9]).shape == (2, N, 1)
     assert prediction().quantile(pd.Series([0.1])).shape == (1, N, 1)
     assert prediction().quantile(np.float32(0.5)).shape == (N, 1)

@@ -33,7 +33,6 @@ from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.arrays import tensor_of
 from pyrodrop.checks import all_finite, known, shown
 from pyrodrop.failed import Failed
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.zoo.posterior import ExactPosterior
@@ -111,7 +110,7 @@ def _scored(file: Path, method: str, referee: Referee, arrays: Mapping[str, Any]
     if f is None:
         weights, inputs = values.get("weights", values), target.train.inputs or Standardize()
         f, away = target.f(weights), target.f(weights, inputs(referee.away))
-    return size, referee.row(method, Prediction.of_draws(f, target.problem.likelihood()), away)
+    return size, referee.row(method, peers.of_draws(f, target.problem.likelihood()), away)
 
 
 def _draws(file: Path, name: str, array: Any, shape: tuple[int, ...]) -> Tensor:
