@@ -10,7 +10,7 @@ from pyrodrop.checks import count, counts, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 
 class ConvNet(NetworkModel):

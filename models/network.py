@@ -29,7 +29,7 @@ from pyrodrop.distributions.units import InputUnits
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.models.prior_function import drawn_anew
 from pyrodrop.modules import LocalModule, ParameterTree
-from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
+from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors, first_weights
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
 from pyrodrop.networks.checks import (
     cannot_run,
@@ -41,10 +41,8 @@ from pyrodrop.networks.checks import (
     copied,
     width_of,
 )
-from pyrodrop.networks.sites import SHORT, freeze, parameters_of
-from pyrodrop.networks.starts import new_values
+from pyrodrop.networks.sites import SHORT, freeze, new_values, parameters_of
 from pyrodrop.networks.trial import Properties, Trial, observe, signature
-from pyrodrop.networks.units import first_weights
 from pyrodrop.parts import Part
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight

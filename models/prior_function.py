@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from pyrodrop.checks import real
 from pyrodrop.networks.checks import copied
-from pyrodrop.networks.sites import parameters_of
-from pyrodrop.networks.starts import new_values, starting_from
+from pyrodrop.networks.sites import new_values, parameters_of, starting_from
 
 
 class WithPriorFunction(nn.Module):

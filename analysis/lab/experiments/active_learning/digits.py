@@ -31,7 +31,7 @@ from pyrodrop.data import Dataset, mnist
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 from pyrodrop.training.replicates import Replicates
 
 PER_CLASS, HIDDEN, MEMBERS = 2, 128, 5
