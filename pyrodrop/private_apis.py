@@ -110,13 +110,11 @@ class _Recomputation(threading.local):
 
     Attributes:
         blocks: number of blocks of `activations_kept` around the running code.
-        calls: number of calls of `torch.utils.checkpoint.checkpoint` that kept their activations.
     """
 
-    blocks = calls = 0
+    blocks = 0
 
     def keeps(self) -> bool:
-        self.calls += self.blocks > 0
         return self.blocks > 0
 
 

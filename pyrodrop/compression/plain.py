@@ -140,25 +140,13 @@ def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Tensor) -> nn.Mo
 class _InUnits(nn.Module):
     """A network of one input with conversions of the input, by (loc, scale), and of its output, by (loc, scale, columns)."""
 
-    x_loc: Tensor | None
-    x_scale: Tensor
-    y_loc: Tensor
-    y_scale: Tensor
-
-    def __init__(
-        self,
-        network: nn.Module,
-        output: Output | None,
-        inputs: tuple[Tensor, Tensor] | None,
-        outputs: tuple[Tensor, Tensor, int] | None,
-    ) -> None:
+    def __init__(self, network: nn.Module, output: Output | None, inputs: Any, outputs: Any) -> None:
         super().__init__()
         self.network, self.output = network, output
-        self.columns = None if outputs is None else outputs[2]
-        units = {"x": inputs, "y": outputs if outputs is None else outputs[:2]}
-        for name, values in units.items():
-            for place, value in zip(("loc", "scale"), values or (None, None), strict=True):
-                self.register_buffer(f"{name}_{place}", None if value is None else value.detach().clone())
+        *of_y, self.columns = outputs or (None, None, None)
+        values = zip(("x_loc", "x_scale", "y_loc", "y_scale"), (*(inputs or (None, None)), *of_y), strict=True)
+        for name, value in values:
+            self.register_buffer(name, None if value is None else value.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.x_loc is not None:

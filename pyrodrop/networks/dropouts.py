@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,12 @@ from pyrodrop.reparam.lazy import LazyWeight
 
 # A mask, or how to get one: drawn once for all examples, drawn for each of them, or nothing is dropped.
 Mask: TypeAlias = Tensor | Literal["one", "each", "none"]
+
+
+_OTHER = (
+    "the network does not drop units as it did when it was read; its forward may depend on its inputs: read it with inputs "
+    "like these"
+)
 
 
 @dataclass(frozen=True)
@@ -173,24 +179,13 @@ class Dropouts(nn.Module):
         with DropoutCalls(answer):
             yield
         if called < len(self.calls):
-            self._refuse(called, None)
-
-    def _refuse(self, number: int, call: DropoutCall | None) -> NoReturn:
-        planned = self.calls[number] if number < len(self.calls) else None
-        before, now = (
-            "none" if each is None else f"a {each.kind} with rate {each.drop_rate:g} and {len(each.shape)} axes"
-            for each in (planned, call)
-        )
-        raise ValueError(
-            f"the network does not drop units as it did when it was read: its dropout {number + 1} was {before} and is now "
-            f"{now}. Its forward may depend on its inputs: read it with inputs like these"
-        )
+            raise ValueError(_OTHER)
 
     def _check(self, call: DropoutCall, number: int, examples: int) -> None:
         planned = self.calls[number] if number < len(self.calls) else None
         what = call.kind, call.drop_rate, len(call.shape)
         if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
-            self._refuse(number, call)
+            raise ValueError(f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}")
         axis = planned.layout.axis
         fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
         if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
