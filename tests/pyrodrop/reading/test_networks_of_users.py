@@ -202,6 +202,14 @@ def test_masks_of_uniform_numbers_are_refused(mask: Callable[[Tensor], Tensor]) 
         read(net, torch.randn(4, 5))
 
 
+@pytest.mark.parametrize("rates", [(0.3, 0.5), (0.3, 0.0), (0.0, 0.3)])
+def test_dropout_that_depends_on_x_is_refused(rates: tuple[float, float]) -> None:
+    net = Net(lambda s, x: s.o(F.dropout(F.dropout(s.a(x), 0.2), rates[int(x.mean() < 0)])), a=L(5, 8), o=L(8, 3))
+    reading = read(net, torch.rand(4, 5))
+    with pytest.raises(ValueError, match="does not drop units as it did when it was read"):
+        reading.predict(-torch.rand(4, 5), 3)
+
+
 def test_masks_of_merged_rows_are_refused_where_their_order_is_unknown() -> None:
     net = Net(merged_by_time, a=L(8, 8), o=L(8, 3))
     reading = read(net, torch.randn(4, 1, 8), input_axes=None)
