@@ -140,6 +140,12 @@ def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Tensor) -> nn.Mo
 class _InUnits(nn.Module):
     """A network of one input with conversions of the input, by (loc, scale), and of its output, by (loc, scale, columns)."""
 
+    x_loc: Tensor | None
+    x_scale: Tensor
+    y_loc: Tensor
+    y_scale: Tensor
+    columns: int | None
+
     def __init__(self, network: nn.Module, output: Output | None, inputs: Any, outputs: Any) -> None:
         super().__init__()
         self.network, self.output = network, output
