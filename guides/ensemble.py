@@ -11,7 +11,7 @@ from torch import Tensor
 from pyrodrop.checks import HasWeights, count, instance
 from pyrodrop.guides.guide import Guide, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
-from pyrodrop.networks.starts import started_anew, starting_from
+from pyrodrop.networks.sites import started_anew, starting_from
 from pyrodrop.parts import Part
 
 

@@ -12,7 +12,7 @@ from pyrodrop.checks import HasWeights, count, scale
 from pyrodrop.distributions import LowRankNormal
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 
 class LowRank(Guide):

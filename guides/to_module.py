@@ -74,8 +74,7 @@ def _weight(name: str, q: Any, call: Any) -> Tensor:
             raise ValueError(f"the guide has noise on {name!r}, which the network does not draw")
         return q.loc  # type: ignore[no-any-return]
     rate = torch.as_tensor(q.drop_rate if type(q) is BernoulliMixture else float("nan"))
-    same = q.per == ("weight" if call.units is None else "input") and (call.units is None or q.units == call.units)
-    if not bool((rate == call.drop_rate).all()) or q.theta > 0 or not same:
+    if not bool((rate == call.drop_rate).all()) or q.theta > 0 or q.per != "input" or q.units != call.units:
         raise ValueError(
             f"the network drops units of {name!r} with rate {call.drop_rate:g}; the guide has {type(q).__name__} with other "
             "noise there, of which a pass of the network is no draw"

@@ -25,7 +25,7 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 
 class LeNet5(NetworkModel):

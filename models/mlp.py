@@ -13,7 +13,7 @@ from pyrodrop.checks import counts, instance, known, real
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

@@ -27,7 +27,7 @@ from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
-from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
+from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors, first_weights
 from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each
 from pyrodrop.networks.checks import (
     cannot_run,
@@ -39,10 +39,8 @@ from pyrodrop.networks.checks import (
     copied,
     width_of,
 )
-from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
-from pyrodrop.networks.starts import new_values
+from pyrodrop.networks.sites import SHORT, freeze, new_values, parameters_of
 from pyrodrop.networks.trial import Properties, Trial, observe, signature
-from pyrodrop.networks.units import first_weights
 from pyrodrop.parts import Part
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
@@ -55,8 +53,7 @@ class NetworkModel(Part, LocalModule):
 
     Args:
         network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
-            unchanged; in the copy weights and buffers of 16 bits are float32, and weights under weight norm are parameters.
-            Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter with
+            unchanged. Parameters with ``requires_grad=False`` are fixed: without a prior, not trained. A parameter with
             several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use the
             statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run in
             evaluation mode.
@@ -81,7 +78,7 @@ class NetworkModel(Part, LocalModule):
         TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
             the likelihood no `Likelihood`, `input_axes` no mapping, or `output` no function.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
-            or weights that are computed from other parameters otherwise (spectral norm); a pattern matches no parameter.
+            or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
     output: Output | None = None
@@ -104,7 +101,6 @@ class NetworkModel(Part, LocalModule):
         check_memory(network)
         network = copied(network)
         self._check_network(network)
-        lengthen(network)
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed: tuple[str, ...] = parameters.fixed
@@ -145,15 +141,7 @@ class NetworkModel(Part, LocalModule):
     def batches_weights(self) -> bool:
         """Whether the network runs for many sets of weights at once, by `torch.vmap`, if all examples share the weights.
 
-        False without `maps_weights`, and for networks with nn.LSTM, nn.GRU or nn.RNN, whose kernels are faster for one set
-        of weights after another.
-        """
-        return self.maps_weights and not self._recurs
-
-    @property
-    def maps_weights(self) -> bool:
-        """Whether `torch.vmap` can run the network for many weights, as replicates do, with recurrent layers by elementary
-        operations. False for networks that failed under vmap in `properties`.
+        False for networks that failed under vmap in `properties`, such as those with nn.LSTM.
         """
         return all(properties.maps for properties in self._properties.values())
 
@@ -393,15 +381,10 @@ class NetworkModel(Part, LocalModule):
             properties = self._properties.get(signature(x)) or self.properties(x)
             if properties.differentiates:
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
-            lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
                 weight.distribution.examples = properties.axes[name]
         if not batch:
             return self._draw(weights, x)
-        if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
-            repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
-            output = self._draw(lazy, repeated)
-            return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
         at_once = self.batches_weights and not self._moves()
@@ -468,8 +451,7 @@ def from_module(
     """Turn any `torch.nn.Module` into a Pyro model.
 
     Args:
-        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied, with weights of 16
-            bits in float32.
+        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied.
         prior: prior of the weights, or a mapping from name patterns to priors or None (a point estimate). Last-layer
             inference is ``prior={"head.*": priors.Gaussian(), "*": None}``.
         likelihood: distribution of y given the outputs.

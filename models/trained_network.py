@@ -11,14 +11,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.changes import undisturbed
-from pyrodrop.checks import Inputs, instance, mapped, num_rows
+from pyrodrop.checks import Inputs, instance, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.dropouts import Dropouts, Mask
 from pyrodrop.networks.trial import Properties
@@ -78,31 +76,6 @@ class TrainedNetwork(NetworkModel):
             if call.weight is None
         }
 
-    def of_draws(
-        self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
-    ) -> Tensor | None:
-        """The outputs of several draws in one call of the network, with the draws as further examples.
-
-        Args:
-            noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
-            distributions: the posteriors of the weights in `noise`.
-            fixed: the weights that are the same in every draw.
-            x: inputs ``[N, ...]``.
-
-        Returns:
-            ``[T, N, ...]``, or None if some noise is not a mask of the network's own dropouts, or rows depend on each other.
-        """
-        if self.mixes_examples(x):
-            return None
-        masks = self.dropouts.of_draws(noise, distributions, num_rows(x))
-        if masks is None:
-            return None
-        draws = len(next(iter(noise.values())))
-        repeated = mapped(lambda value: value.repeat(draws, *(1,) * (value.dim() - 1)), x)
-        with undisturbed(self.network) if self.changes_itself else nullcontext():
-            output = self._call({**fixed, **self.dropouts.run_with(distributions)}, repeated, masks)
-        return output.unflatten(0, (draws, num_rows(x)))
-
     def _draw(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """The outputs of one draw of the weights.
 
@@ -113,7 +86,6 @@ class TrainedNetwork(NetworkModel):
 
     def masked(self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], x: Inputs) -> Tensor:
         """The outputs ``[N, ...]`` for weights by site and masks by name; a dropout without a mask drops nothing."""
-        weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
         return self._call(weights, x, masks)
 
     def _call(

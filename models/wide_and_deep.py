@@ -20,7 +20,7 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 
 class WideAndDeep(NetworkModel):

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pyrodrop import sklearn as sklearn
     from pyrodrop.analysis import compare, to_arviz
     from pyrodrop.compiled import compile_svi
-    from pyrodrop.prediction.moments import Moments
-    from pyrodrop.prediction.predict import predict
     from pyrodrop.prediction.prediction import Prediction
     from pyrodrop.reading.last_layer import last_layer
     from pyrodrop.reading.read import read
@@ -61,7 +59,6 @@ __all__ = [
     "Checkpoint",
     "Elbo",
     "Fit",
-    "Moments",
     "Potential",
     "Prediction",
     "Reading",
@@ -84,7 +81,6 @@ __all__ = [
     "metrics",
     "models",
     "potential",
-    "predict",
     "priors",
     "read",
     "recipes",
@@ -98,8 +94,6 @@ __all__ = [
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
-    "prediction.moments": ("Moments",),
-    "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),

@@ -34,8 +34,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _c: Any = torch._C
 _torch: Any = torch
 
-pack, unpack = _torch._pack_padded_sequence, _torch._pad_packed_sequence  # as torch.nn.utils.rnn calls them
-NORMED = _torch.nn.utils.parametrizations._WeightNorm  # the parametrisation of weight_norm
 fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, _torch._fused_sgd_
 add_to_all = torch._foreach_add_
 _make_wrapper_subclass: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
@@ -112,13 +110,11 @@ class _Recomputation(threading.local):
 
     Attributes:
         blocks: number of blocks of `activations_kept` around the running code.
-        calls: number of calls of `torch.utils.checkpoint.checkpoint` that kept their activations.
     """
 
-    blocks = calls = 0
+    blocks = 0
 
     def keeps(self) -> bool:
-        self.calls += self.blocks > 0
         return self.blocks > 0
 
 

@@ -71,7 +71,7 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
         TypeError: `prediction` is no `Prediction`, or not of one label or one real y with Gaussian noise.
         ValueError: it has fewer than `least` draws, draws that are independent per point, or NaN or infinite parameters.
     """
-    instance(prediction, Prediction, "prediction", "a Prediction, as predict(...) returns it with keep='draws'")
+    instance(prediction, Prediction, "prediction", "a Prediction, as predict(...) returns it")
     distribution = prediction.distribution
     base, draws = elements(distribution), distribution.batch_shape[0]
     single = distribution.batch_shape.numel() == draws * prediction.f.shape[1] and distribution.event_shape.numel() == 1

@@ -36,7 +36,6 @@ from pyrodrop.analysis.reports.score_table import mean_and_error, score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references, write
 from pyrodrop.analysis.zoo.averaged import averaged
-from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.guides import Guide, Point
 from pyrodrop.likelihoods import elements
@@ -130,8 +129,9 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     if not split.truth:
         scores = {f"train_{name}": value for name, value in scores.items()}
     if callable(keep := getattr(fit.guide, "keep_mask", None)) and float(fit.history[-1, 2]) >= 1:
-        reached = compression(keep())
-        scores |= {} if reached is None else {"compression": reached}
+        masks = keep().values()
+        kept = sum(int(mask.sum()) for mask in masks)
+        scores |= {"compression": sum(mask.numel() for mask in masks) / kept} if kept else {}
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
     return {**scores, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
 

@@ -44,7 +44,6 @@ FIRST = (
     "pyrodrop.priors.Gaussian",
     "pyrodrop.guides.BernoulliDropout",
     "pyrodrop.fit",
-    "pyrodrop.predict",
     "pyrodrop.Fit",
     "pyrodrop.Prediction",
     "pyrodrop.metrics.regression_scores",
@@ -60,7 +59,7 @@ TOPICS = {
         "compile_svi", "restart",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
-    "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
+    "predictions": ("Prediction", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip
 

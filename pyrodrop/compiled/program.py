@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.changes import put_back
 from pyrodrop.compiled.record import (
@@ -45,7 +46,6 @@ from pyrodrop.compiled.record import (
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
 from pyrodrop.private_apis import script, scripts_as_they_are, without_validation
-from pyrodrop.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
 
@@ -402,7 +402,7 @@ def pure(
     devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
     with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as look:
         try:
-            with elementary():
+            with sdpa_kernel(SDPBackend.MATH):
                 recording = recorded(function, inputs, arguments)
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values

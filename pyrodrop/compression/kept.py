@@ -8,14 +8,13 @@ drop rate of .95. A guide may have another default: `guides.LogNormalDropout` ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from pyrodrop.checks import real, shown
-from pyrodrop.distributions import CutNormal
 
 
 @runtime_checkable
@@ -60,20 +59,3 @@ def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, T
             f"guides.SparseDropout or guides.ARDDropout; got {shown(guide)}"
         )
     return guide.keep_mask(bound)
-
-
-def compression(mask: Mapping[str, Tensor]) -> float | None:
-    """Compression ratio: number of weights divided by number of weights kept, without biases. None if none is kept."""
-    return ratio(sum(m.numel() for m in mask.values()), sum(int(m.sum()) for m in mask.values()))
-
-
-def ratio(before: float, after: float) -> float | None:
-    """``before / after``; None if `after` is 0."""
-    return before / after if after else None
-
-
-def uncut_weights(guide: Any) -> dict[str, Tensor]:
-    """The means of all weights, by site name, including those that `distributions.CutNormal` sets to 0 in training."""
-    with torch.no_grad():
-        posteriors = {name: guide.posterior(name) for name in guide.sites}
-        return {name: (q.loc if isinstance(q, CutNormal) else q.mean).clone() for name, q in posteriors.items()}

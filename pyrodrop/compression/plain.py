@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from pyrodrop.changes import evaluating
-from pyrodrop.checks import Inputs, mapped, num_rows, shown
+from pyrodrop.checks import Inputs, shown
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import Output
@@ -47,18 +47,19 @@ def check_model(model: Any) -> None:
         )
 
 
-def examples(model: Any, x: Inputs | None) -> Inputs:
+def examples(model: Any, x: Inputs | None) -> Tensor:
     """Two rows of x, or all that the network needs at once; random ones if x is None and the model knows their shape.
 
     Args:
         model: a model on the CPU.
 
     Raises:
-        ValueError: x is None, and the shape of the inputs is unknown.
+        ValueError: x is None, and the shape of the inputs is unknown; or x are several tensors.
     """
     if x is not None:
-        rows = torch.arange(num_rows(x) if model.takes_all_rows(x) else _ROWS) % num_rows(x)
-        return mapped(lambda tensor: tensor[rows.to(tensor.device)].cpu(), x)
+        if not isinstance(x, Tensor):
+            raise ValueError(f"compression needs a network with one input; got {len(x)}")
+        return x[(torch.arange(len(x) if model.takes_all_rows(x) else _ROWS) % len(x)).to(x.device)].cpu()
     size = model.in_features if isinstance(model.in_features, tuple) else (model.in_features,)
     weights = {name: weight.detach() for name, weight in model.weight_sites().items()}
     try:
@@ -72,7 +73,7 @@ def examples(model: Any, x: Inputs | None) -> Inputs:
     return rows
 
 
-def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Module:
+def plain_network(model: Any, weights: Mapping[str, Tensor], x: Tensor) -> nn.Module:
     """The network of a model with these weights, in evaluation mode, from x to f in their original units.
 
     Args:
@@ -80,12 +81,12 @@ def plain_network(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Mo
         x: the result of `examples`.
 
     Raises:
-        ValueError: the network works in standardised units, and x are several tensors, or (as y) too far from 0.
+        ValueError: the network works in standardised units, in which x or y are too far from 0.
         TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
     """
     network = _in_own_units(model, {name: value.detach().cpu() for name, value in weights.items()}, x)
     try:
-        return fx.GraphModule(network, trace(network, x), "Network").eval() if isinstance(x, Tensor) else network
+        return fx.GraphModule(network, trace(network, x), "Network").eval()
     except Untraced:
         return network
 
@@ -124,36 +125,16 @@ def same_outputs(network: nn.Module, expected: nn.Module, x: Tensor) -> bool:
     return got.shape == want.shape and torch.allclose(got, want, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
-def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Inputs) -> nn.Module:
+def _in_own_units(model: Any, weights: Mapping[str, Tensor], x: Tensor) -> nn.Module:
     network: nn.Module = copy.deepcopy(model.network)
     free = {name: model.free[name] for name in model.free}
     thaw(network, model.parameter_names, {**free, **weights}, fixed=model.parameter_names)
     network.eval()
-    several = not isinstance(x, Tensor)
-    numbers = not isinstance(x, Tensor) or x.is_floating_point()
-    inputs = _units(model.inputs, "x", next(iter(weights.values()))) if numbers else None
+    inputs = _units(model.inputs, "x", next(iter(weights.values()))) if x.is_floating_point() else None
     with evaluating(model), torch.no_grad():
         outputs = _rescaling(model, model.outputs(weights, x))
-    if several and (inputs is not None or outputs is not None):
-        raise ValueError(
-            "a network with several inputs cannot be combined with a conversion of units, but this model standardises x or "
-            "rescales its outputs"
-        )
-    if several:
-        return network if model.output is None else _Chosen(network, model.output)
     converts = model.output is not None or inputs is not None or outputs is not None
     return _InUnits(network, model.output, inputs, outputs).eval() if converts else network
-
-
-class _Chosen(nn.Module):
-    """A network of any arguments, followed by the function that selects its output."""
-
-    def __init__(self, network: nn.Module, output: Output) -> None:
-        super().__init__()
-        self.network, self.output = network, output
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.output(self.network(*args, **kwargs))
 
 
 class _InUnits(nn.Module):
@@ -163,21 +144,15 @@ class _InUnits(nn.Module):
     x_scale: Tensor
     y_loc: Tensor
     y_scale: Tensor
+    columns: int | None
 
-    def __init__(
-        self,
-        network: nn.Module,
-        output: Output | None,
-        inputs: tuple[Tensor, Tensor] | None,
-        outputs: tuple[Tensor, Tensor, int] | None,
-    ) -> None:
+    def __init__(self, network: nn.Module, output: Output | None, inputs: Any, outputs: Any) -> None:
         super().__init__()
         self.network, self.output = network, output
-        self.columns = None if outputs is None else outputs[2]
-        units = {"x": inputs, "y": outputs if outputs is None else outputs[:2]}
-        for name, values in units.items():
-            for place, value in zip(("loc", "scale"), values or (None, None), strict=True):
-                self.register_buffer(f"{name}_{place}", None if value is None else value.detach().clone())
+        *of_y, self.columns = outputs or (None, None, None)
+        values = zip(("x_loc", "x_scale", "y_loc", "y_scale"), (*(inputs or (None, None)), *of_y), strict=True)
+        for name, value in values:
+            self.register_buffer(name, None if value is None else value.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
         if self.x_loc is not None:

@@ -6,15 +6,14 @@ and remove units that no layer reads.
 
 Every unit of the network has a number. A tensor with the unit of each element accompanies every activation and is flattened
 with it, which shows the unit of each input of the next layer. Units are followed through dense layers and convolutions that
-are called once, batch normalisation, elementwise functions, pooling and flattening. All others, such as the sums in
-a residual stream, keep all units of their inputs and outputs. A constant unit before a convolution that pads is kept, unless
+are called once, elementwise functions, pooling and ``flatten``. All others, such as batch normalisation and the sums in a
+residual stream, keep all units of their inputs and outputs. A constant unit before a convolution that pads is kept, unless
 it is 0, because its contribution is smaller at the border.
 """
 
 from __future__ import annotations
 
 import copy
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,6 @@ from torch import Tensor, fx, nn
 from pyrodrop.compression.plain import Untraced, same_outputs, trace
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _QUIET = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -50,7 +48,6 @@ _POOLING = {
     for operation in _operations(f"{kind}_pool{axes}d")
 }
 _FLATTENING = (torch.flatten, "flatten")
-_VIEWS = ("view", "reshape", torch.reshape)
 _FEWER = 0.75  # inputs of a first layer are selected if at most this share of them has weights
 
 
@@ -65,8 +62,8 @@ class _Layer:
     Attributes:
         module: a copy of the layer that shares nothing with the network.
         x: its input for the example rows, with the input units on the last axis.
-        makes: the unit of each of its outputs; for a batch normalisation, of each of its inputs.
-        reads: the unit of each of its inputs; None if they are not followed, and for a batch normalisation.
+        makes: the unit of each of its outputs.
+        reads: the unit of each of its inputs; None if they are not followed.
     """
 
     node: fx.Node
@@ -111,7 +108,7 @@ def without_unused_units(network: nn.Module, x: Tensor) -> fx.GraphModule:
 
 _WHY = (
     "compression needs units that are followed from the layer that makes them to those that read them, through dense layers "
-    "and convolutions that are called once, batch normalisation, elementwise functions, pooling and flattening "
+    "and convolutions that are called once, elementwise functions, pooling and flatten "
     "(structured=False works for every network and keeps its shape)"
 )
 
@@ -131,7 +128,6 @@ class _Followed(fx.Interpreter):
         self._number = 0  # of units
         self._kept: list[Tensor] = []  # units that are kept
         self._units: dict[fx.Node, Tensor] = {}
-        self._flattened: list[fx.Node] = []
 
     def run_node(self, n: fx.Node) -> Any:
         """Run an operation, and follow the units that it reads."""
@@ -141,7 +137,7 @@ class _Followed(fx.Interpreter):
         units = self._after(n, read, x, result) if isinstance(result, Tensor) and x is not None else None
         if units is not None:
             self._units[n] = units
-        elif not _asks_rows(n):
+        else:
             for node in read:
                 self._keep(n, self._units.get(node))
         return result
@@ -160,24 +156,20 @@ class _Followed(fx.Interpreter):
         module: Any = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         operation: Any = n.target if module is None else type(module)
         units = self._units.get(read[0])
-        layers = (nn.Linear, *_CONVOLUTIONS, *_NORMS)
-        if operation in layers and sum((o.op, o.target) == (n.op, n.target) for o in self.graph.nodes) > 1:
+        layers = (nn.Linear, *_CONVOLUTIONS)
+        reads = [o for o in self.graph.nodes if o.op in ("call_module", "get_attr")]
+        if operation in layers and sum(f"{o.target}.".startswith(f"{n.target}.") for o in reads) > 1:
             return None
-        if operation in (nn.Linear, *_CONVOLUTIONS):
+        if operation in layers:
             return self._made(n, module, x, units, result)
         if len(read) != 1 or units is None:
             return None
-        if operation in _NORMS:
-            return self._normalised(n, module, x, units)
         if operation in _ELEMENTWISE or (operation in _QUIET and not module.training):
             return units
         if operation in _POOLING:
             return _pooled(units, _POOLING[operation], result.shape)
         if operation is nn.Flatten:
             return module(units)  # type: ignore[no-any-return]
-        if operation in _VIEWS and result.shape == (len(x), x.numel() // len(x)):
-            self._flattened.append(n)
-            return units.flatten(1)
         if operation in _FLATTENING:
             settings: Any = {name: value for name, value in n.kwargs.items() if name != "input"}
             return torch.flatten(units, *n.args[1:], **settings)  # type: ignore[arg-type]
@@ -196,13 +188,6 @@ class _Followed(fx.Interpreter):
         self.layers.append(_Layer(n, _copy_with_bias(layer), x.movedim(axis, -1), makes, reads))
         return makes.reshape(-1, *(1,) * (result.dim() - 1 - axis)).expand(result.shape)
 
-    def _normalised(self, n: fx.Node, norm: Any, x: Tensor, units: Tensor) -> Tensor | None:
-        makes = _along(units, 1)
-        if makes is None or norm.running_mean is None or norm.training:
-            return None
-        self.layers.append(_Layer(n, _copy_with_bias(norm), x, makes, None))
-        return units
-
     def kept(self) -> Tensor:
         """A mask of the units that operations keep."""
         units = torch.zeros(self._number, dtype=torch.bool)
@@ -217,8 +202,7 @@ class _Followed(fx.Interpreter):
             moved = False
             varying = torch.zeros(self._number, dtype=torch.bool)
             for layer in self.layers:
-                if not isinstance(layer.module, _NORMS):
-                    varying[layer.makes] = layer.module.weight.flatten(1).any(1)
+                varying[layer.makes] = layer.module.weight.flatten(1).any(1)
             for layer in self.layers:
                 if layer.reads is None:
                     continue
@@ -271,10 +255,8 @@ class _Followed(fx.Interpreter):
                         )
             modules[name] = _narrow(layer.module, rows, columns)
             node.args, node.kwargs = (read,), {}
-        for node in self._flattened:
-            node.op, node.target, node.args, node.kwargs = "call_function", torch.flatten, (node.args[0], 1), {}
         for node in reversed(self.graph.nodes):
-            if not node.users and (node.op == "get_attr" or _asks_rows(node)):
+            if not node.users and node.op == "get_attr":
                 self.graph.erase_node(node)
         return fx.GraphModule(modules, self.graph, "Network").eval()
 
@@ -289,7 +271,7 @@ def _copy_with_bias(layer: Any) -> Any:
     """A copy of a layer and its parameters, with a bias."""
     module = copy.deepcopy(layer)
     module.requires_grad_(False)
-    if not isinstance(module, _NORMS) and module.bias is None:
+    if module.bias is None:
         module.bias = nn.Parameter(module.weight.new_zeros(len(module.weight)), requires_grad=False)
     return module
 
@@ -302,15 +284,6 @@ def _pooled(units: Tensor, axes: int, shape: torch.Size) -> Tensor | None:
     return first.expand(shape) if torch.equal(units, first.expand_as(units)) else None
 
 
-def _asks_rows(n: fx.Node) -> bool:
-    """Whether an operation returns the number of rows, as in ``x.view(x.size(0), -1)``, or of axes."""
-    if n.op == "call_method":
-        return n.target == "dim" or (n.target == "size" and n.args[1:] == (0,))
-    if n.target is getattr and n.args[1] in ("shape", "ndim"):
-        return n.args[1] == "ndim" or all(user.target is operator.getitem and user.args[1] == 0 for user in n.users)
-    return n.target is operator.getitem and isinstance(n.args[0], fx.Node) and _asks_rows(n.args[0])
-
-
 def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
     """Reduce a layer, in place, to these outputs and inputs."""
     for name, value in (*layer.named_parameters(), *layer.named_buffers()):
@@ -318,7 +291,7 @@ def _narrow(layer: Any, rows: Tensor, columns: Tensor | None) -> Any:
             value = value.detach()[rows]
             value = value[:, columns].clone() if columns is not None and value.dim() > 1 else value.clone()
             setattr(layer, name, nn.Parameter(value, requires_grad=False) if name in layer._parameters else value)
-    sizes = dict.fromkeys(("out_features", "out_channels", "num_features"), rows)
+    sizes = dict.fromkeys(("out_features", "out_channels"), rows)
     sizes |= {} if columns is None else {"in_features": columns, "in_channels": columns}
     for name, mask in sizes.items():
         if hasattr(layer, name):

@@ -1,24 +1,33 @@
-"""Assign priors and input units to the parameters of a network, from settings by name pattern.
+"""Priors and input units of every parameter of a network, from settings by name pattern, or from the type of its module.
 
-A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.checks`.
+nn.Linear, nn.RNN, nn.LSTM, nn.GRU and their cells, nn.MultiheadAttention    axis 1
+nn.Conv*d                                                                    axis 1, in groups
+nn.ConvTranspose*d                                                           axis 0, in groups
+nn.Embedding, nn.EmbeddingBag                                                axis 0, one unit per word
+everything else: vectors, norms, class tokens, parameters of custom modules  none
+
+A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.checks`. `first_weights` finds
+the weights whose input units are those of x itself, in the order of the forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from pyrodrop.checks import by_name, count, instance
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.networks.sites import Parameters
-from pyrodrop.networks.units import input_units
 from pyrodrop.priors import Prior
+from pyrodrop.threads import Tracer
 
 PriorSetting = Prior | Mapping[str, Prior | None]
 
 _AS_ITS_MODULE: Any = object()
+_NONE = InputUnits(None)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 def assign_priors(
@@ -30,17 +39,11 @@ def assign_priors(
         bias_prior: prior of the biases and other vectors, or None.
 
     Raises:
-        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter; a weight has the
-            name of another site.
+        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
         TypeError: a prior is no `Prior`.
     """
     if not parameters.weights:
-        fixed = (
-            f"; {len(parameters.fixed)} of its parameters are fixed (requires_grad=False)" if parameters.fixed else ""
-        )
-        raise ValueError(
-            f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
-        )
+        raise ValueError(f"the network needs a trained parameter with two or more dimensions; {network} has none")
     chosen: dict[str, Any] = by_name(prior, parameters.weights, "prior")
     if bias_prior is not None and parameters.vectors:
         of_vectors: dict[str, Any] = by_name(bias_prior, parameters.vectors, "bias_prior")
@@ -56,12 +59,6 @@ def assign_priors(
     kept = {n: chosen_prior for n in parameters.trained if (chosen_prior := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
-    of_data = kept.keys() & {"data", "y"}
-    if of_data:
-        raise ValueError(
-            "a weight with a prior must have another name than 'data' and 'y', which are sites of the model itself; got "
-            f"{network}.{of_data.pop()}: rename it, or move it into a submodule"
-        )
     return kept
 
 
@@ -98,3 +95,79 @@ def assign_input_units(
 
 def _axis(axis: Any, name: str) -> int | None:
     return None if axis is None else count(axis, "input_axes", f"the axis of the input units of {name!r}", least=0)
+
+
+def input_units(network: nn.Module) -> dict[str, InputUnits]:
+    """The input units of every parameter of a network, and of every buffer that may replace one (`sites.freeze`)."""
+    units = {}
+    for prefix, module in network.named_modules(remove_duplicate=False):
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            if value is not None:
+                full = f"{prefix}.{name}" if prefix else name
+                units[full] = units_of_parameter(module, name) if value.dim() > 1 else _NONE
+    return units
+
+
+def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
+    """The input units of one parameter of a module.
+
+    Args:
+        name: the parameter's name in the module, such as ``weight``.
+    """
+    if isinstance(module, _RECURRENT):
+        return InputUnits(1) if name.startswith("weight") else _NONE
+    if isinstance(module, nn.MultiheadAttention):
+        return InputUnits(1) if name.endswith("proj_weight") else _NONE
+    if name != "weight":
+        return _NONE
+    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+        return InputUnits(0, module.groups)
+    if isinstance(module, nn.modules.conv._ConvNd):
+        return InputUnits(1, module.groups)
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return InputUnits(0)
+    return InputUnits(1) if isinstance(module, nn.Linear) else _NONE
+
+
+def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
+    """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
+
+    Raises:
+        ValueError: `torch.fx` cannot trace the network, for instance because it branches on values; no such weight is found;
+            or a layer with several weights, such as nn.LSTM, is applied to x.
+    """
+    try:
+        graph = Tracer().trace(network)
+    except Exception as error:  # of any type: the forward may need values
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error
+    untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
+    touched: set[fx.Node] = set()  # everything behind such a weight
+    names: list[str] = []
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            untouched.add(node)
+            continue
+        if node.op == "call_module":
+            weights = [name for name in units if name.startswith(f"{node.target}.")]
+        else:
+            attributes = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
+            weights = [name for name in attributes if name in units]
+        sees_x = any(source in untouched for source in node.all_input_nodes)
+        if weights or any(source in touched for source in node.all_input_nodes):
+            touched.add(node)
+        elif sees_x:
+            untouched.add(node)
+        if weights and sees_x:
+            if node.op == "call_module" and len(weights) > 1:
+                raise ValueError(f"{_BY_NAME} ({node.target!r} has several weights)")
+            names += weights
+    if not names:
+        raise ValueError(_BY_NAME)
+    return tuple(dict.fromkeys(names))
+
+
+_BY_NAME = (
+    "mask_input=False needs the first layer, which cannot be identified in this network; set its rate by name instead, as "
+    "in drop_rate={'first.weight': 0.0, '*': 0.1}"
+)

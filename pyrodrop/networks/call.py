@@ -10,12 +10,11 @@ import torch
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
-from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.private_apis import activations_kept
-from pyrodrop.recurrence import elementary
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
@@ -73,45 +72,25 @@ def check_function(output: Any) -> Output:
 
 
 def taken(returned: Any, output: Output | None) -> Tensor:
-    """The input of the likelihood in the value that a network returns; if unknown, an `Unfit` suggests an `output`."""
+    """The input of the likelihood in the value that a network returns."""
+    keys = f" with {', '.join(map(repr, returned))}" if isinstance(returned, Mapping) else ""
     try:
         chosen: Any = returned if output is None else output(returned)
     except (LookupError, AttributeError, TypeError) as error:
         raise Unfit(
-            f"output must be a function that takes one tensor out of what the network returns, {_described(returned)}; got "
-            f"{type(error).__name__}: {error}"
+            "output must be a function that takes one tensor out of what the network returns, a "
+            f"{type(returned).__name__}{keys}; got {type(error).__name__}: {error}"
         ) from error
     if isinstance(chosen, Tensor):
         return chosen
     if output is not None:
-        raise Unfit(f"output must be a function that returns one tensor, [N, ...]; it returned {_described(chosen)}")
-    places = _places(chosen)
-    line = (
-        f"pass output=lambda out: {places[0]}, which drops the rest"
-        if places
-        else "wrap the network in a module whose forward returns the input of the likelihood"
+        raise Unfit(
+            f"output must be a function that returns one tensor, [N, ...]; it returned a {type(chosen).__name__}"
+        )
+    raise Unfit(
+        f"the network of a model must return a single tensor, [N, ...]; got a {type(chosen).__name__}{keys}: pass output=, "
+        "a function that takes one tensor out of it, such as lambda out: out[0]"
     )
-    raise Unfit(f"the network of a model must return a single tensor, [N, ...]; got {_described(chosen)}: {line}")
-
-
-def _described(value: Any) -> str:
-    """A short description of a value, with the keys of a mapping."""
-    if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with {', '.join(map(repr, value)) or 'nothing'}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
-
-
-def _places(value: Any) -> list[str]:
-    """Expressions such as ``out['logits']`` for the tensors with rows in `value`."""
-    if isinstance(value, Mapping):
-        parts = {f"out[{key!r}]": part for key, part in value.items()}
-    elif isinstance(value, tuple | list):
-        parts = {f"out[{number}]": part for number, part in enumerate(value)}
-    else:
-        parts = {f"out.{name}": part for name, part in getattr(value, "__dict__", {}).items()}
-    return [place for place, part in parts.items() if isinstance(part, Tensor) and part.dim() > 1]
 
 
 RECOMPUTES = (
@@ -171,15 +150,14 @@ def for_each(
     """
     if mapped:
         try:
-            with elementary(), PoolsBySlices():
+            with sdpa_kernel(SDPBackend.MATH):
                 return torch.vmap(call, randomness=randomness)(dict(weights))
         except (
             RuntimeError
         ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
             pass
     count = len(next(iter(weights.values())))
-    with PoolsBySlices():
-        return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
+    return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
 
 
 def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:

@@ -1,19 +1,8 @@
-"""Checks of a network before training and prediction; each error states what is wrong and how to fix it.
-
-Weights that are computed from other parameters become parameters in the copy of the network, or are refused:
-
-    weight_norm      W = g v / |v|        parameters g, v: any W but 0, so the copy has W
-    spectral_norm    W = v / sigma(v)     parameter v: only those W with sigma(W) = 1, refused
-
-A prior on v or g is not a prior on W: the posterior would be that of numbers that no layer multiplies with, and dropping an
-input unit of v does not drop it in W. The same holds for pruning and custom parametrisations, which are refused.
-"""
+"""Checks of a network before training and prediction; each error states what is wrong and how to fix it."""
 
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,14 +11,12 @@ from torch.distributions import Bernoulli, Categorical, Distribution
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from pyrodrop.checks import Inputs, parts
 from pyrodrop.data.columns import Columns, listed
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
-from pyrodrop.networks.sparse_matrix import hold_entries
-from pyrodrop.private_apis import NORMED
 from pyrodrop.scaling import Standardize, within
 
 DETERMINISTIC = (
@@ -64,12 +51,11 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
         return
     if not isinstance(x, Tensor):
         raise ValueError(f"x must be a single tensor for this network; got a {type(x).__name__} of tensors")
-    images = isinstance(in_features, tuple)
     shape = in_features if isinstance(in_features, tuple) else (in_features,)
-    if x.dim() < 1 + len(shape) or x.shape[-len(shape) :] != shape or (images and x.dim() > 1 + len(shape)):
-        hint = ": add the axis of channels, x[:, None]" if images and x.shape[1:] == shape[1:] else ""
+    rest = 0 if isinstance(in_features, tuple) else x.dim() - 2  # axes of rows within an example
+    if x.dim() < 2 or x.shape[1 + rest :] != shape:
         raise ValueError(
-            f"x must have shape [N, {', '.join(map(str, shape))}], as the network's input; got {tuple(x.shape)}{hint}"
+            f"x must have shape [N, {', '.join(map(str, shape))}], as the network's input; got {tuple(x.shape)}"
         )
 
 
@@ -119,19 +105,11 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
 
 def wrong_inputs(x: Inputs, error: Exception) -> str:
     """The error message for an x on which the network runs neither as a whole nor for some rows."""
-    text, hint = first_line(error), ""
-    if isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text):
-        hint = ": images need an axis of channels, such as x[:, None]"
-    elif "Half" in text or "BFloat16" in text:
-        hint = (
-            ": the model computes in float32, and 16 bits meet it in the forward; cast to the dtype of the weights, as in "
-            "x.to(self.layer.weight.dtype)"
-        )
     return cannot_run(
         x,
         error,
-        "; x must have one row per example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the "
-        f"network's forward{hint}",
+        "; x must have one row per example, [N, ...], images [N, channels, height, width], or be a tuple or mapping of such "
+        "tensors, the arguments of the network's forward, which computes in the dtype of its weights",
     )
 
 
@@ -182,75 +160,14 @@ def check_memory(network: nn.Module) -> None:
             )
 
 
-def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError that names the trained weights that are computed from other parameters, or a tensor without values.
-
-    Weights under weight norm that `copied` makes parameters are accepted, and so are layers whose parameters are all fixed
-    (``requires_grad_(False)``), and tensors without values where no new tensor has values, as for the shapes that a file is
-    checked by.
-    """
-    if not torch.empty(0).is_meta:
-        check_values(network)
-    removable = {(id(module), weight) for module, weight, _ in _weight_norms(network)}
-    computed = [
-        f"{f'{name}.{weight}' if name else weight}: {remedy}"
-        for name, module in network.named_modules()
-        for weight, remedy in _computed(module)
-        if (id(module), weight) not in removable
-    ]
-    if computed:
-        raise ValueError(
-            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes these weights "
-            f"from other parameters: {'; '.join(computed)}"
-        )
-
-
 def copied(network: nn.Module) -> nn.Module:
-    """A deep copy whose weights under weight norm are parameters, and sparse buffers entries; see `check_parametrised`."""
+    """A deep copy whose parameters can be trained; raises as `check_parametrised`."""
     check_parametrised(network)
-    stored = [
-        value
-        for m, name, _ in _weight_norms(network)
-        for value in (vars(m).get(name), *getattr(m, "_flat_weights", ()))
-    ]  # by modules, as results of a graph that deepcopy refuses
-    kept = {id(v): v.detach() for v in stored if isinstance(v, Tensor) and not v.is_leaf}
-    kept |= {id(v): v for v in network.buffers() if v.layout != torch.strided}
-    with torch.inference_mode(False):  # and with gradients, or the weights are no parameters
-        made = copy.deepcopy(network, kept)
-        hold_entries(made)
-        for module, name, remove in _weight_norms(made):
-            remove(module, name)
-    return made
+    with torch.inference_mode(False):  # or the weights are no parameters
+        return copy.deepcopy(network)
 
 
-def _weight_norms(network: nn.Module) -> list[tuple[nn.Module, str, Callable[[nn.Module, str], Any]]]:
-    """Module, name and removal of the weights under weight norm whose g and v are trained, and are of no other weight."""
-    uses = Counter(id(value) for module in network.modules() for value in module._parameters.values())
-
-    def removable(*values: nn.Parameter | None) -> bool:
-        return all(value is not None and value.requires_grad and uses[id(value)] == 1 for value in values)
-
-    weights: list[tuple[nn.Module, str, Callable[[nn.Module, str], Any]]] = []
-    for module in network.modules():
-        lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
-        for name, steps in lists.items():
-            if [type(step) for step in steps] == [NORMED] and removable(*steps.parameters()):
-                weights.append((module, name, _remove))
-        for hook in module._forward_pre_hooks.values():
-            name = hook.name if isinstance(hook, WeightNorm) else ""
-            if name and removable(*(module._parameters.get(f"{name}_{part}") for part in "gv")):
-                weights.append((module, name, remove_weight_norm))
-    return weights
-
-
-def _remove(module: nn.Module, name: str) -> None:
-    """Remove a parametrisation of a copied module, which shares with the original the class that this changes."""
-    kind = type(module)
-    module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
-    parametrize.remove_parametrizations(module, name)
-
-
-# Hooks that compute a weight, and the function of torch.nn.utils that makes it a parameter.
+# Hooks that compute a weight from others, and the function of torch.nn.utils that makes it a parameter.
 _HOOKS: dict[Any, str] = {
     WeightNorm: "remove_weight_norm",
     SpectralNorm: "remove_spectral_norm",
@@ -258,17 +175,30 @@ _HOOKS: dict[Any, str] = {
 }
 
 
-def _computed(module: nn.Module) -> list[tuple[str, str]]:
-    """The weights of a module that are computed from trained parameters, each with the call that makes it a parameter."""
-    lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
-    hooks: list[Any] = list(module._forward_pre_hooks.values())
-    calls = [(name, "parametrize.remove_parametrizations") for name, steps in lists.items() if list(steps.parameters())]
-    calls += [
-        (hook._tensor_name if kind is BasePruningMethod else hook.name, remove)
-        for hook in hooks
-        for kind, remove in _HOOKS.items()
-        if isinstance(hook, kind)
-    ]
-    owners = [*module.parameters(recurse=False), *(p for steps in lists.values() for p in steps.parameters())]
-    trained = any(parameter.requires_grad for parameter in owners)
-    return [(name, f"call torch.nn.utils.{remove}(layer, {name!r})") for name, remove in calls if trained]
+def check_parametrised(network: nn.Module) -> None:
+    """Raise a ValueError that names trained weights that are computed from other parameters, or a tensor without values.
+
+    Under weight norm, W = g v / |v|, a prior on v is not one on W, and an input unit that is dropped in v is not in W; so
+    with spectral norm, pruning and custom parametrisations. Layers whose parameters are all fixed are accepted,
+    and tensors without values where no new tensor has values, as for the shapes that a file is checked by.
+    """
+    if not torch.empty(0).is_meta:
+        check_values(network)
+    computed = []
+    for prefix, module in network.named_modules():
+        lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
+        calls = [
+            (name, "parametrize.remove_parametrizations") for name, steps in lists.items() if [*steps.parameters()]
+        ]
+        for hook in module._forward_pre_hooks.values():
+            of_kind = [remove for kind, remove in _HOOKS.items() if isinstance(hook, kind)]
+            calls += [(getattr(hook, "name", getattr(hook, "_tensor_name", "")), remove) for remove in of_kind]
+        owners = [*module.parameters(recurse=False), *(p for steps in lists.values() for p in steps.parameters())]
+        if any(parameter.requires_grad for parameter in owners):
+            where = f"{prefix}." if prefix else ""
+            computed += [f"{where}{name}: call torch.nn.utils.{remove}(layer, {name!r})" for name, remove in calls]
+    if computed:
+        raise ValueError(
+            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes these weights "
+            f"from other parameters: {'; '.join(computed)}"
+        )

@@ -2,7 +2,6 @@
 
     nn.Dropout, F.dropout, torch.dropout                       mask of the input's shape
     nn.Dropout1d, 2d, 3d, F.dropout1d ..., feature_dropout     mask [N, C, 1, ...]
-    nn.AlphaDropout, F.alpha_dropout, feature_alpha_dropout    as above; a dropped unit is alpha' (see `_alpha`), not 0
     nn.LSTM, nn.GRU, nn.RNN with dropout                       mask of the output of every layer but the last
     F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
     nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
@@ -42,7 +41,6 @@ class DropoutCall:
         input: the tensor whose units are dropped, or one with the same leading axes; None if unknown.
         like: a tensor of the mask's dtype and device.
         draw: a mask as PyTorch draws it for this call: from the same random state, the same mask.
-        merged: whether the rows of examples are merged in an order that depends on their lengths (packed sequences).
     """
 
     kind: str
@@ -51,7 +49,6 @@ class DropoutCall:
     input: Tensor | None
     like: Tensor
     draw: Callable[[], Tensor]
-    merged: bool = False
 
 
 Answer = Callable[[DropoutCall], Tensor | None]
@@ -86,34 +83,23 @@ class DropoutCalls(TorchFunctionMode):
 
 
 def _dropout(kind: str, shape: Callable[[Tensor], torch.Size]) -> Callable[..., Tensor]:
-    """Dropout to 0 with a mask of this shape, scaled by 1 / (1 - p).
-
-    Alpha dropout is to the negative saturation of SELU, with an affine map that keeps mean and variance (Klambauer et al.
-    2017, Self-Normalizing Neural Networks, https://arxiv.org/abs/1706.02515, section 3): a (x z + alpha' (1 - z)) + b.
-    """
-    alpha = kind == "alpha dropout"
+    """Dropout to 0 with a mask of this shape, scaled by 1 / (1 - p)."""
 
     def dropout(
         mode: DropoutCalls,
         func: Any,
         input: Tensor,
         p: float = 0.5,
-        training: bool = not alpha,
+        training: bool = True,
         inplace: bool = False,
     ) -> Tensor:
         if not training or p == 0:
             return input
         of = shape(input)
         mask = mode.mask(DropoutCall(kind, p, of, input, input, lambda: _drawn(input, p, of, fused=kind == "dropout")))
-        if mask is None or not alpha:
-            return _scaled(input, p, mask)
-        a = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
-        return a * (input * mask - _SATURATION * (1 - mask)) + a * p * _SATURATION
+        return _scaled(input, p, mask)
 
     return dropout
-
-
-_SATURATION = 1.7580993408473766  # -alpha' = lambda alpha of SELU
 
 
 def _drawn(input: Tensor, p: float, shape: torch.Size | None = None, *, fused: bool = True) -> Tensor:
@@ -168,10 +154,12 @@ def _number(p: Any) -> float:
 
 def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
     """nn.LSTM, nn.GRU and nn.RNN: PyTorch's kernel runs layer by layer, and the dropout between layers is applied here."""
-    packed = (args[0],) if isinstance(args[2], list | tuple) else ()
-    hx, weights, biases, layers, p, training, both, *rest = args[len(packed) :]
+    packed = isinstance(args[2], list | tuple)
+    hx, weights, biases, layers, p, training, both, *rest = args[packed:]
     if not training or p == 0 or layers == 1:
         return func(input, *args)
+    if packed:
+        raise Unfit("the dropout of a recurrent layer on packed sequences cannot be read: pad the sequences")
     turned = bool(rest and rest[0])  # batch_first: PyTorch runs, and draws masks, with time first
     if turned:
         input, rest = input.transpose(0, 1), [False]
@@ -186,12 +174,11 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
         of_weights = list(weights[layer * each : (layer + 1) * each])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "RNN module weights are not part")  # by cuDNN, of sampled ones
-            y, *state = func(y, *packed, start, of_weights, biases, 1, 0.0, training, both, *rest)
+            y, *state = func(y, start, of_weights, biases, 1, 0.0, training, both, *rest)
         states.append(state)
         if layer + 1 < layers:
             kind = f"dropout after layer {layer}"
-            mask = mode.mask(DropoutCall(kind, p, y.shape, y, y, functools.partial(_drawn, y, p), merged=bool(packed)))
-            y = _scaled(y, p, mask.reshape(y.shape) if packed and mask is not None else mask)
+            y = _scaled(y, p, mode.mask(DropoutCall(kind, p, y.shape, y, y, functools.partial(_drawn, y, p))))
     y = y.transpose(0, 1) if turned else y
     return (y, *(torch.cat(ends) for ends in zip(*states, strict=True)))
 
@@ -263,11 +250,6 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     ),
     F.dropout1d: _dropout("dropout of channels", _channels(2)),
     F.dropout3d: _dropout("dropout of channels", _channels(4)),
-    **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_), _dropout("alpha dropout", _shape)),
-    **dict.fromkeys(
-        (F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
-        _dropout("alpha dropout", _channels()),
-    ),
     **dict.fromkeys((Tensor.bernoulli_, Tensor.bernoulli, torch.bernoulli), _bernoulli),
     **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
     F.scaled_dot_product_attention: _attention,

@@ -2,9 +2,8 @@
 
 A mask is one of two kinds:
 
-    carried     the mask multiplies units of a weight. The posterior of that weight draws it, and the call itself does
-                nothing (input units, rows of a table, single weights) or applies the same mask (output units, where it
-                also drops the bias)
+    carried     the mask multiplies the input units of a weight. The posterior of that weight draws it, and the call itself
+                does nothing
     noise       no weight carries the mask. It is noise of the function, whose posterior and prior are the same
                 distribution, so it does not contribute to the KL divergence
 
@@ -13,23 +12,27 @@ A draw of a function has one mask per call for all examples; noise per example h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.distributions import BernoulliMixture, InputUnits
+from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import coins
-from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.reparam.lazy import LazyWeight
-from pyrodrop.reparam.shared_noise import SharedNoise
 
 # A mask, or how to get one: drawn once for all examples, drawn for each of them, or nothing is dropped.
 Mask: TypeAlias = Tensor | Literal["one", "each", "none"]
+
+
+_OTHER = (
+    "the network does not drop units as it did when it was read; its forward may depend on its inputs: read it with inputs "
+    "like these"
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,7 @@ class Dropout:
         shape: of one mask for all examples, at the inputs with which the network was read.
         layout: where the examples are.
         weight: the weight that carries the mask; None for noise.
-        units: which elements of the weight each entry of the mask multiplies; None for single elements.
-        of_outputs: whether these are output units, so that the bias is dropped with them.
+        units: the input units of that weight, each of which an entry of the mask multiplies.
     """
 
     name: str
@@ -94,13 +96,6 @@ class Dropout:
     layout: Layout
     weight: str | None = None
     units: InputUnits | None = None
-    of_outputs: bool = False
-
-    def bias(self, vectors: Collection[str]) -> str | None:
-        """The name of the bias that is dropped with output units, if it is one of these; else None."""
-        prefix, dot, short = (self.weight or "").rpartition(".")
-        name = f"{prefix}{dot}bias"
-        return name if self.of_outputs and short == "weight" and name in vectors else None
 
 
 class Dropouts(nn.Module):
@@ -143,52 +138,6 @@ class Dropouts(nn.Module):
             masks[name] = usual if mask is None else mask if mask.dim() else "each"
         return weights, masks
 
-    def with_outputs(
-        self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], examples: int
-    ) -> tuple[dict[str, Tensor], dict[str, Mask]]:
-        """The weights and masks to run the network with. Masks of output units are taken from the weights that carry them.
-
-        The function is z (M x + b / p) for a weight z M, so a lazy weight is replaced by its location. So is a weight whose
-        columns are masked in blocks, such as flattened channels, since masking its input is faster.
-        """
-        all_weights, all_masks = dict(weights), dict(masks)
-        for site, call in self.carried.items():
-            if call.of_outputs or (call.units is not None and call.units.size > 1):
-                all_weights[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
-        return all_weights, all_masks
-
-    def of_draws(
-        self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], examples: int
-    ) -> dict[str, Tensor] | None:
-        """The masks to run the network once on T copies of the N examples, one per draw; None if that is impossible.
-
-        All masks are applied by the calls themselves, so all draws have the same weights p M.
-
-        Args:
-            noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
-
-        Returns:
-            Masks by name of the call, with T * N examples, draw by draw.
-        """
-        calls = {call.weight or call.name: call for call in self.calls}
-        of_calls = {}
-        for name, masks in noise.items():
-            call = calls.get(name)
-            if call is None or call.layout.axis is None or call.shape[call.layout.axis] != 1 or masks.dim() < 2:
-                return None
-            if call.weight is not None:
-                q = distributions.get(name)
-                if type(q) is not BernoulliMixture or q.theta > 0 or not q.columns or q.units != call.units:
-                    return None
-                masks = masks.reshape(len(masks), *call.shape)
-            axis = call.layout.axis
-            of_calls[call.name] = masks.squeeze(1 + axis).movedim(0, axis).repeat_interleave(examples, axis)
-        return of_calls
-
-    def run_with(self, distributions: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The weights p M of a run in which all masks are applied by the calls."""
-        return {name: (1 - self.carried[name].drop_rate) * q.loc for name, q in distributions.items()}
-
     @contextmanager
     def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:
         """Apply these masks within the block, in which the network must run once.
@@ -230,24 +179,13 @@ class Dropouts(nn.Module):
         with DropoutCalls(answer):
             yield
         if called < len(self.calls):
-            self._refuse(called, None)
-
-    def _refuse(self, number: int, call: DropoutCall | None) -> NoReturn:
-        planned = self.calls[number] if number < len(self.calls) else None
-        before, now = (
-            "none" if each is None else f"a {each.kind} with rate {each.drop_rate:g} and {len(each.shape)} axes"
-            for each in (planned, call)
-        )
-        raise ValueError(
-            f"the network does not drop units as it did when it was read: its dropout {number + 1} was {before} and is now "
-            f"{now}. Its forward may depend on its inputs: read it with inputs like these"
-        )
+            raise ValueError(_OTHER)
 
     def _check(self, call: DropoutCall, number: int, examples: int) -> None:
         planned = self.calls[number] if number < len(self.calls) else None
         what = call.kind, call.drop_rate, len(call.shape)
         if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
-            self._refuse(number, call)
+            raise ValueError(f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}")
         axis = planned.layout.axis
         fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
         if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
@@ -256,29 +194,3 @@ class Dropouts(nn.Module):
                 f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network with "
                 "inputs of this shape"
             )
-
-
-def _masked_outputs(weight: Tensor, call: Dropout, examples: int) -> tuple[Tensor, Tensor]:
-    """The weight to run the network with, and the mask of its output units.
-
-    The call multiplies its input by z / p, so that a weight M is run as p M.
-    """
-    assert call.units is not None
-    axis, keep = call.layout.axis, 1 - call.drop_rate
-    if isinstance(weight, LazyWeight) and not weight.drawn:
-        q, strategy = weight.distribution.base, weight.distribution.strategy
-        if type(q) is BernoulliMixture and q.theta == 0 and q.columns and q.units == call.units:
-            if is_constant(q):
-                return keep * q.loc, q.loc.new_ones(call.shape)
-            if isinstance(strategy, SharedNoise):
-                return keep * q.loc, strategy.noise.reshape(call.shape)
-            if axis is not None and not strategy.one_weight:
-                shape = (*call.shape[:axis], examples, *call.shape[axis + 1 :])
-                return keep * q.loc, coins(q.keep_rate.reshape(call.shape), torch.Size(shape))
-    if isinstance(weight, LazyWeight):
-        weight = weight.realise()
-    kept = call.units.sum((weight != 0).to(weight.dtype), weight.shape) != 0  # with theta > 0 that is every unit
-    mask = getattr(weight, "mask", None)
-    if mask is not None and mask.shape == kept.shape:  # a unit may be kept whose weights are all 0
-        kept = kept | (mask != 0)
-    return keep * weight, kept.to(weight.dtype).reshape(call.shape)

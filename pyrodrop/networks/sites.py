@@ -1,4 +1,4 @@
-"""The parameters of a network by role.
+"""The parameters of a network by role, and new initial values of them.
 
     weights     two or more dimensions, trained        a prior, or a point estimate
     vectors     at most one dimension, trained         a prior, or a point estimate (biases, scales)
@@ -9,18 +9,19 @@ A parameter of several modules (tied weights) is one parameter under its first n
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Mapping
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from pyrodrop import checks
 from pyrodrop.checks import HasWeights, shown
-from pyrodrop.networks.sparse_matrix import is_sparse_matrix
-
-_log = logging.getLogger("pyrodrop")
+from pyrodrop.devices import seeded
 
 SHORT = (torch.float16, torch.bfloat16)
 
@@ -55,7 +56,7 @@ def parameters_of(network: nn.Module) -> Parameters:
     Raises:
         TypeError: not a module; a model, which has priors already; or a module that is compiled, scripted or distributed
             over devices, whose parameters cannot be replaced.
-        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex or sparse; a buffer is sparse and no matrix.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex, sparse or of 16 bits; a buffer is sparse.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
@@ -74,12 +75,17 @@ def parameters_of(network: nn.Module) -> Parameters:
             f"the network has uninitialised parameters: {', '.join(shapeless)}. Call it once on a batch, network(x[:2]), to "
             "give them their shapes"
         )
-    laid_out = dict(network.named_parameters()) | dict(network.named_buffers())
-    sparse = [n for n, v in laid_out.items() if v.layout != torch.strided and (n in values or not is_sparse_matrix(v))]
+    tensors = dict(network.named_parameters()) | dict(network.named_buffers())
+    sparse = [name for name, value in tensors.items() if value.layout != torch.strided]
     if sparse:
         raise ValueError(
-            "parameters must be dense tensors, and buffers dense tensors or sparse matrices of numbers; others are "
-            f"{', '.join(sparse)}: register name.to_dense()"
+            f"parameters and buffers must be dense tensors; {', '.join(sparse)} are sparse: register name.to_dense()"
+        )
+    short = [name for name, value in tensors.items() if value.dtype in SHORT]
+    if short:
+        raise ValueError(
+            f"weights and buffers must be float32 or float64; {', '.join(short)} have 16 bits, which are not precise enough "
+            "for KL divergences: pass network.float()"
         )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:
@@ -102,37 +108,16 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"
             )
-        if isinstance(module, getattr(torch.jit, "ScriptModule", ())):
-            raise TypeError(
-                "the parameters of a scripted or traced module cannot be replaced; pass the module that it was made from; "
-                f"got {name}"
-            )
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
-            raise TypeError(
-                "the network of a model must be the plain module, pyrodrop compiles and moves it itself; pass the wrapped "
-                f"module (`module`, or `_orig_mod` after torch.compile); got {name}"
-            )
-
-
-def lengthen(network: nn.Module) -> None:
-    """Turn all parameters and buffers of 16 bits into float32, tied ones into one, and log a warning if there are any.
-
-    16 bits are not precise enough for KL divergences, nor for the small steps of training.
-    """
-    short = [parameter for parameter in network.parameters() if parameter.dtype in SHORT]
-    if short:
-        _log.warning(
-            "the model computes in float32 copies of the network's %s weights, which stay as they are: 16 bits are not "
-            "precise enough for KL divergences",
-            str(short[0].dtype).removeprefix("torch."),
+        wrapped = (
+            nn.DataParallel,
+            nn.parallel.DistributedDataParallel,
+            getattr(torch.jit, "ScriptModule", nn.DataParallel),
         )
-    for parameter in short:
-        parameter.data = parameter.data.float()
-    made: dict[int, Tensor] = {}
-    for module in network.modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.dtype in SHORT:
-                module._buffers[name] = made.setdefault(id(buffer), buffer.float())
+        if isinstance(module, wrapped) or hasattr(module, "_orig_mod"):
+            raise TypeError(
+                "the network of a model must be the plain module that it was made from, not one that is scripted, compiled "
+                f"or distributed over devices, whose parameters cannot be replaced; got {name}"
+            )
 
 
 def freeze(network: nn.Module) -> None:
@@ -163,3 +148,72 @@ def thaw(
             module = network.get_submodule(prefix)
             del module._buffers[short]
             setattr(module, short, parameter)  # recurrent layers update their list of weights in __setattr__
+
+
+@contextmanager
+def starting_from(seed: int | None) -> Iterator[None]:
+    """Seed the generators for the initial values that the block draws, and restore the caller's random state afterwards.
+
+    With None the block draws from torch's generator, and changes its state.
+
+    Raises:
+        TypeError, ValueError: `seed` is no whole number, or negative.
+    """
+    if seed is None:
+        yield
+    else:
+        with seeded(checks.seed(seed), torch.empty(0).device):
+            yield
+
+
+def started_anew(model: Any) -> Any:
+    """A copy of a model with new initial values, drawn by its ``reset_parameters()`` from torch's generator.
+
+    Raises:
+        TypeError: the model has no such method.
+        ValueError: a module of its network has parameters and no ``reset_parameters()``; the message names it.
+    """
+    check_starts(model)
+    made = copy.deepcopy(model)
+    made.reset_parameters()
+    return made
+
+
+def check_starts(model: Any) -> None:
+    """Raise a TypeError for a model without a method ``reset_parameters()``; models of `pyrodrop.models` have it."""
+    if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
+        raise TypeError(
+            f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
+            "lists of models and guides with initial weights of their own"
+        )
+
+
+def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:
+    """New values of the parameters from ``reset_parameters()`` of the modules that own them, with torch's generator.
+
+    Args:
+        network: a module, whose parameters may be buffers (`sites.freeze`); it is not changed.
+        names: all names of every parameter to draw, by its canonical name. A tied parameter takes its first owner's value.
+
+    Raises:
+        ValueError: a module that owns one of them has no ``reset_parameters`` method.
+    """
+    network = copy.deepcopy(network)
+    freeze(network)
+    thaw(network, {name: (name,) for all_names in names.values() for name in all_names}, {}, fixed=())
+    owners = [(name, m, _reset(m)) for name, m in network.named_modules() if [*m.parameters(recurse=False)]]
+    silent = sorted(f"{name or 'the network itself'} ({type(m).__name__})" for name, m, reset in owners if not reset)
+    if silent:
+        raise ValueError(
+            "new initial values come from each module's reset_parameters(), which these modules do not have: "
+            f"{', '.join(silent)}. Add the method, or build each model yourself and pass lists of models and guides"
+        )
+    with torch.no_grad():
+        for _, module, reset in owners:
+            getattr(module, reset)()
+    return {first: network.get_parameter(first).detach() for first in names}
+
+
+def _reset(module: nn.Module) -> str:
+    """The name of a module's initialisation method; empty if it has none."""
+    return next((n for n in ("reset_parameters", "_reset_parameters") if callable(getattr(module, n, None))), "")

@@ -17,7 +17,6 @@ network whose outputs depend on the places of rows.
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,19 +28,16 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.changes import STAYS, Snapshot
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
-from pyrodrop.private_apis import activations_kept, in_function_transform
-from pyrodrop.recurrence import elementary
+from pyrodrop.private_apis import in_function_transform
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
-
-_log = logging.getLogger("pyrodrop")
 
 _SOUGHT = 256  # number of rows that are searched for one that differs from the first, or on which weights must be used
 
@@ -117,7 +113,7 @@ class Trial:
         two, three: their inputs: rows a and b, and rows c, a and b or a, b and c; both are all rows if `whole`.
         at: rows a and b of the second call.
         whole: whether the network runs only on all rows.
-        draws: the error for a network that draws random numbers, with a place for the module.
+        draws: the error for a network that draws random numbers.
     """
 
     small: Look
@@ -127,7 +123,7 @@ class Trial:
     at: slice
     whole: bool
     draws: str = (
-        f"{DETERMINISTIC} a network that draws random numbers itself{{}}. Dropout and stochastic depth in evaluation mode, "
+        f"{DETERMINISTIC} a network that draws random numbers itself. Dropout and stochastic depth in evaluation mode, "
         "or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
     )
 
@@ -220,13 +216,12 @@ class Trial:
         """
         before, before_outside = _random_states(), outside_torch()
         look = self(self.two, **options)
-        moved = _random_states() != before
         outside = drawn_outside_torch(before_outside, lambda: self(self.two, **options))
-        if moved or outside:
-            with _Drawing(self.network, outside_torch if outside else _random_states) as drawing:
-                self(self.two, **options)
-            if drawing.states() != drawing.before:
-                raise Unfit(self.draws.format(drawing.place))
+        if not outside and _random_states() != before:
+            before = _random_states()
+            self(self.two, **options)
+        if outside or _random_states() != before:
+            raise Unfit(self.draws)
         return look
 
     def first(self) -> Look:
@@ -320,7 +315,7 @@ class Trial:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
         if self.maps:
             try:
-                with self.restored(), torch.no_grad(), elementary(), warnings.catch_warnings():
+                with self.restored(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     return torch.vmap(run)(dict(tensors))
             except Exception:  # torch raises many types where vmap is not supported
@@ -387,18 +382,10 @@ def observe(trial: Trial, x: Inputs, *, training: bool = False) -> tuple[Propert
 def _in_training(trial: Trial, properties: Properties) -> Properties:
     """Add the properties of the network in training mode; raises as `observe`."""
     try:
-        with activations_kept() as recomputation:
-            before = recomputation.calls
-            small = trial.deterministic(training=True, gradients=True)
-            recomputes = recomputation.calls > before
+        small = trial.deterministic(training=True, gradients=True)
         failed = small.failed or trial.small.failed
         if failed is not None:
             raise failed
-        if recomputes:
-            _log.warning(
-                "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: "
-                "they are kept instead, so training takes the memory of the network without checkpointing"
-            )
         others = {id(leaf) for leaf in small.others}
         if others & {id(leaf) for leaf in trial.small.others}:
             # one that is there in every call, unlike what a forward makes to differentiate by
@@ -414,27 +401,6 @@ def _in_training(trial: Trial, properties: Properties) -> Properties:
     except Exception as error:
         raise ValueError(cannot_run(trial.two, error, doing="be trained")) from error
     return replace(properties, mixes_in_training=properties.mixes or mixed, changes=changes)
-
-
-class _Drawing(TorchFunctionMode):
-    """Finds the innermost module that runs when random states first change within the block.
-
-    Attributes:
-        place: ``, in`` with the module; empty if unknown.
-    """
-
-    def __init__(self, network: nn.Module, states: Callable[[], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.network, self.states = network, states
-        self.before, self.place = states(), ""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not self.place and self.states() != self.before:
-            for name, module in running(self.network)[:1]:
-                kind = type(module).__name__
-                self.place = f", in {name!r} ({kind})" if name else f", in {kind}"
-        return result
 
 
 def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -530,7 +496,6 @@ class _Probe(LazyReparam):
         self.shapes: list[torch.Size | None] = []
         self.rows: list[int] = []
         self.differentiates = False
-        self._repeated: torch.Size | None = None  # the shape of the input at every step of a recurrent layer
         constant = dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())
         self.of_weight: LazyDistribution = LazyDistribution(constant, self, name)
 
@@ -538,11 +503,8 @@ class _Probe(LazyReparam):
         """The axis, per use of the weight, whose length is 2 here and 3 there.
 
         None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so
-        such a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use, but several calls may
-        have the examples in other orders.
+        such a weight must be sampled as a whole.
         """
-        if self.of_weight.layers > 1:
-            return (None,)
         uses = max(len(self.shapes), len(other.shapes))
         if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
             return (None,) * uses
@@ -557,11 +519,8 @@ class _Probe(LazyReparam):
             self._differentiated()
         elif y.requires_grad:
             y.register_hook(self._differentiated)  # called within the forward, or after it by `Trial`
-        if not at.repeated:
-            self.rows.append(y.numel() // y.shape[at.outputs])
-        if not at.repeated or at.x.shape != self._repeated:
-            self.shapes.append(at.x.shape)
-        self._repeated = at.x.shape if at.repeated else self._repeated
+        self.rows.append(y.numel() // y.shape[at.outputs])
+        self.shapes.append(at.x.shape)
         return y
 
     def bias(self, q: Any, at: LinearMap) -> Tensor:

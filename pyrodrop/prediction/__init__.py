@@ -1,1 +1,1 @@
-"""Prediction: draws of functions, the predictive mixture and its moments."""
+"""Prediction: draws of functions, and the predictive mixture."""

@@ -26,6 +26,7 @@ from torch.distributions import Independent
 from pyrodrop.checks import HasRows, HasWeights
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
+from pyrodrop.networks.checks import first_line
 
 DISCRETE = (
     ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "
@@ -183,15 +184,11 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     try:
         function(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        shapes = ", ".join(str(list(value.shape)) for value in tensors)
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        text = (str(error).strip().splitlines() or [""])[0]
-        named = [f"{name}={value if isinstance(value, int) else '...'}" for name, value in kwargs.items()]
-        names = ", ".join([*(["x", "y"] if args else []), *named])
-        raise kind(
-            f"{what} must be a function that can be called as {what}({names}) on the data{', of shapes ' * bool(shapes)}"
-            f"{shapes}; got {f'{type(error).__name__}: {text}'.removesuffix(': ')}"
+        shapes = [list(value.shape) for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        names = ", ".join([*(["x", "y"] if args else []), *kwargs])
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(
+            f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
+            f"{type(error).__name__}: {first_line(error)}"
             f"{_NETWORK if isinstance(function, nn.Module) and not isinstance(function, PyroModule) else _columns(args)}"
         ) from error
     except ValueError as error:

@@ -10,10 +10,6 @@ per point, and noise on a weight once per draw, so that a tile of t draws and n 
 
 where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
 of the input and the weight of noisy weight i. Layers before the first noise are computed once per tile.
-
-Weights that are drawn whole are read once per tile. If they have more than n a elements, a tile gets fewer draws before it
-gets fewer points. Convolutions whose kernels differ between draws are faster one after the other: on the CPU such a tile has
-one draw. Neither applies where draws share layers before the noise, or where a tile draws noise.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from typing import Any, Literal
 
 import pyro
 import torch
-import torch.nn.functional as F
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
@@ -36,7 +31,6 @@ from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import mixes_examples, repeatable
-from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import for_each
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.prediction.agreement import check_shapes
@@ -48,14 +42,6 @@ _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
 }  # of activations at a time: fits the CPU's cache, or occupies a GPU
-_APART = 64  # points, below which convolutions of several draws are faster together
-
-_CONVOLUTIONS: set[Any] = {F.conv1d, F.conv2d, F.conv3d}
-_LAYERS: set[Any] = _CONVOLUTIONS | {
-    F.linear, torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__, F.embedding, torch.lstm, torch.gru,
-    F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.multi_head_attention_forward,
-    F.scaled_dot_product_attention,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ class Draws:
         fixed: weights that are the same in every draw.
         drawn_inside: whether the network itself draws masks while it runs; these are not stored.
         mapped: whether `torch.vmap` may run the network over draws. Networks that it cannot run, such as those with
-            recurrent layers, run in a loop, or in one call of `TrainedNetwork.of_draws`.
+            recurrent layers, run in a loop.
     """
 
     model: Any
@@ -88,10 +74,6 @@ class Draws:
         if not noise:
             y = model.outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[draws]), *y.shape)
-        if self.mapped and not model.batches_weights and isinstance(model, TrainedNetwork):
-            together = model.of_draws(noise, self.distributions, self.fixed, x)
-            if together is not None:
-                return together
         randomness: Literal["different", "error"] = "different" if self.drawn_inside else "error"
         several = self.mapped and model.batches_weights and len(next(iter(noise.values()))) > 1
         return for_each(lambda draw: model.outputs(self.weights(draw), x), noise, mapped=several, randomness=randomness)
@@ -131,8 +113,7 @@ class Draws:
                 cost = self.cost(example)
         except (RuntimeError, IndexError) as error:
             raise ValueError(cannot_run(example, error, together=together)) from error
-        alone = cost.apart and device.type == "cpu" and size >= _APART
-        draws, points = cost.tile(1 if alone else self.num_draws, size, most)
+        draws, points = cost.tile(self.num_draws, size, most)
         for first in range(0, size, points):
             rows = example if together else _rows(x, slice(first, first + points), device)
             for start in range(0, self.num_draws, draws):
@@ -148,12 +129,9 @@ class Draws:
     def cost(self, x: Inputs) -> Cost:
         """The memory that a point needs; x is one point, or all of them if the network needs them together."""
         weights = self.weights({name: value[0] for name, value in self.noise.items()})
-        drawn = [value for name, value in weights.items() if name not in self.fixed]
-        cost = Cost(drawn)
+        cost = Cost([value for name, value in weights.items() if name not in self.fixed])
         with cost:
             self.model.outputs(weights, x)
-        if cost.layers or self.drawn_inside:  # other tiles would draw other masks
-            cost.whole, cost.apart = 0, False
         return cost
 
 
@@ -168,35 +146,28 @@ class Cost(TorchFunctionMode):
         after: size of the largest tensor after the first noise.
         noisy: for every weight with unit noise, the sizes of its input and of the weight; the latter is infinite if the
             noise can only be applied to the input.
-        whole: size of all weights that are drawn whole.
-        apart: whether a convolution has a separate kernel for each draw.
-        layers: whether a layer comes before the first noise, so that draws share it.
     """
 
     def __init__(self, drawn: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.before = self.after = 1
         self.noisy: list[tuple[int, float]] = []
-        self.apart = self.layers = self._noisy = False
-        self.whole = sum(value.numel() for value in drawn if not isinstance(value, LazyWeight))
+        self._noisy = False
         self._drawn = {id(value) for value in drawn}
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        arguments = tensors_in((args, kwargs))
         if isinstance(result, Tensor) and not isinstance(result, LazyWeight):
-            lazy = next((leaf for leaf in arguments if isinstance(leaf, LazyWeight)), None)
-            if lazy is not None or any(id(leaf) in self._drawn for leaf in arguments):
+            arguments = tensors_in((args, kwargs))
+            self._noisy |= any(id(leaf) in self._drawn for leaf in arguments)
+            for lazy in (leaf for leaf in arguments if isinstance(leaf, LazyWeight)):
                 self._noisy = True
-                self.apart |= func in _CONVOLUTIONS and lazy is None and id(arguments[1]) in self._drawn
-            if lazy is not None:
                 inputs = max((leaf.numel() for leaf in arguments if leaf is not lazy), default=1)
                 self.noisy.append((inputs, lazy.numel() if lazy.dim() == 2 else math.inf))
             if self._noisy:
                 self.after = max(self.after, result.numel())
             else:
                 self.before = max(self.before, result.numel())
-        self.layers |= func in _LAYERS and not self._noisy
         return result
 
     def elements(self, draws: int, points: int) -> float:
@@ -205,10 +176,9 @@ class Cost(TorchFunctionMode):
         return draws * (2 * points * self.after + noise) + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
-        """The tile, in draws and points, of at most `most` elements. Its longer side is halved until it fits, or the number
-        of draws where weights are larger than the activations of the points."""
+        """The tile, in draws and points, of at most `most` elements. Its longer side is halved until it fits."""
         while self.elements(draws, points) > most and draws * points > 1:
-            if draws >= points or (draws > 1 and self.whole > points * self.after):
+            if draws >= points:
                 draws = -(-draws // 2)
             else:
                 points = -(-points // 2)
@@ -290,8 +260,7 @@ def masks_of(model: Any, x: Inputs, together: bool) -> Masks:
     if wrong and not together:
         raise ValueError(
             f"the dropout {', '.join(wrong)} merges the points with their rows in an order that is unknown, so that a "
-            "function, with one mask for all points, cannot be drawn: read the network with several examples that differ, "
-            "or with sequences that are padded and not packed"
+            "function, with one mask for all points, cannot be drawn: read the network with several examples that differ"
         )
     return masks
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -28,9 +28,11 @@ from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.modules import ParameterTree
 from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.draws import Draws, drawn
-from pyrodrop.prediction.moments import component_moments
-from pyrodrop.prediction.predict import Keep, uncompiled
+from pyrodrop.prediction.predict import uncompiled
+from pyrodrop.prediction.prediction import component_moments
 from pyrodrop.threads import exclusive
+
+Keep = Literal["draws", "moments"]
 
 
 @exclusive()

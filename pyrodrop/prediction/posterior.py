@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, overload
+from typing import Annotated, Any, ClassVar, overload
 
 import torch
 from torch import Tensor
@@ -17,9 +17,8 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.parts import Card, carded
-from pyrodrop.prediction.module import Functions, functions_of
-from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import Keep, draw_functions
+from pyrodrop.prediction.module import Functions, Keep, functions_of
+from pyrodrop.prediction.predict import draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.stored import Stored
 
@@ -74,17 +73,7 @@ class Posterior(ABC):
         return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
 
     @overload
-    def predict(
-        self,
-        x: Inputs,
-        num_samples: int = ...,
-        *,
-        seed: int = ...,
-        keep: Literal["draws"] = ...,
-        certified: bool = ...,
-    ) -> Prediction: ...
-    @overload
-    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
+    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., certified: bool = ...) -> Prediction: ...
     @overload
     def predict(
         self, x: None = ..., num_samples: int = ..., *, seed: int = ..., sites: Sequence[str] | None = ...
@@ -99,11 +88,12 @@ class Posterior(ABC):
         num_samples: int = 1000,
         *,
         seed: int = 0,
-        keep: Keep = "draws",
         certified: bool = False,
         sites: Sequence[str] | None = None,
     ) -> Any:
-        """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
+        """Draw functions from the posterior, with the network in evaluation mode. Of other Pyro programs, draw all sites.
+
+        On a terminal a progress bar appears after two seconds.
 
         Replicates predict with the mixture of those that did not fail: each contributes an equal share of the functions,
         rounded up, of at least one; with `weights`, its weight times their number, rounded up or down. Functions of a
@@ -116,24 +106,33 @@ class Posterior(ABC):
         them; `pyro.infer.infer_discrete` draws them given the observations.
 
         Args:
-            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, a mapping of arguments, such as
-                ``{"x": x}``; those that default to None in the model may be left out. For other programs, the first
-                argument; y is then None. None for the training data.
-            num_samples, seed, keep: as of `pyrodrop.predict`; `keep` is for single fits of networks.
-            certified: whether bands are widened, or narrowed, by the factors that `certify` found; with ``keep="draws"``.
+            x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If
+                the network's examples depend on each other, it is called on all points at once. After training on
+                `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. For a program that was trained
+                on a mapping, a mapping of arguments, such as ``{"x": x}``; those that default to None in the model may be
+                left out. For other programs, the first argument; y is then None. None for the training data.
+            num_samples: S, number of sampled functions, each with one set of weights for all points.
+            seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any
+                x.
+            certified: whether bands are widened, or narrowed, by the factors that `certify` found.
             sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
+
+        Returns:
+            A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from
+            zero (`Dataset.standardized`); or a dictionary of draws by site.
 
         Raises:
             TypeError: an argument that a program does not have, or of the wrong kind; the likelihood has no mixture of the
                 distributions of replicates.
-            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, which are other rows
-                in every draw, or has a distribution without samples; fewer draws than replicates, or all of them failed.
+            RuntimeError: x requires a gradient, or the call is inside of a transform of torch.func: it would be 0.
+            ValueError: x is empty, has NaN or infinite values, or another width than in training; a number is out of range;
+                a site of a program is in a plate that takes subsamples, which are other rows in every draw, or has a
+                distribution without samples; fewer draws than replicates, or all of them failed.
         """
         found = getattr(self, "certificate", None) if certified else None
-        if certified and (found is None or keep != "draws" or not isinstance(self.model, NetworkModel)):
+        if certified and (found is None or not isinstance(self.model, NetworkModel)):
             raise ValueError(
-                "certified must be False before certify() has found the factors of the bands, and with keep='moments'; got "
-                f"{shown(certified)}"
+                f"certified must be False before certify() has found the factors of the bands; got {shown(certified)}"
             )
         each: list[Any] = []
         for member, count, its_seed in self._members(num_samples, seed, "num_samples"):
@@ -142,14 +141,9 @@ class Posterior(ABC):
                 raise TypeError(
                     f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}"
                 )
-            if not (network and member is self) and keep != "draws":
-                what = (
-                    "single fits, not replicates" if network else "networks of pyrodrop.models, not for other programs"
-                )
-                raise TypeError(f"keep is only for {what}: leave it out; got {shown(keep)}")
             with member.as_trained():
                 if network:
-                    place: dict[str, Any] = {"seed": its_seed, "device": member.device, "keep": keep}
+                    place: dict[str, Any] = {"seed": its_seed, "device": member.device}
                     place |= {} if found is None else {"widened": found.widened}
                     each.append(draw_functions(member.model, member._drawing(count), x, count, **place))
                 else:

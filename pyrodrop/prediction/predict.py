@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeVar, cast, overload
+from typing import Annotated, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,76 +14,16 @@ from tqdm import tqdm
 
 from pyrodrop.arrays import is_frame
 from pyrodrop.changes import evaluating
-from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts, shown
+from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.likelihoods import per_row
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.prediction.draws import drawn
-from pyrodrop.prediction.moments import Moments, RunningMoments
-from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.threads import exclusive
 
-Keep = Literal["draws", "moments"]
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@overload
-def predict(
-    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["draws"] = ...
-) -> Prediction: ...
-@overload
-def predict(
-    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]
-) -> Moments: ...
-def predict(
-    run: Predicts, x: Inputs, num_samples: int = 1000, *, seed: int = 0, keep: Keep = "draws"
-) -> Prediction | Moments:
-    """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
-
-    On a terminal a progress bar appears after two seconds.
-
-    Args:
-        run: a `Fit`, `Replicates`, a `Sampled` or a `Reading`, or an object with a method ``predict``, such as a Gaussian
-            process of `pyrodrop.analysis`, which does not take `keep`.
-        x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
-            network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a DataFrame, whose columns are found by name. Minibatches of a loader are the
-            points of a call each: with the same seed their functions are the same.
-        num_samples: S, number of sampled functions, each with one set of weights for all points.
-        seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
-        keep: ``"draws"`` returns a `Prediction` with all samples; ``"moments"`` returns `Moments`, whose memory does not
-            depend on S.
-
-    Returns:
-        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y, and in
-        float64 where float32 would round a y far from zero (`Dataset.standardized`). For a fit of a Pyro program, x is as
-        for `Fit.predict`, and the result is a dictionary of draws by site.
-
-    Raises:
-        ValueError: x is empty, has NaN or infinite values, or another width than in training; a number is out of range; the
-            guide was made for another model.
-        TypeError: an argument is of the wrong kind.
-        RuntimeError: x requires a gradient, or the call is inside of a transform of torch.func: the derivative would be 0.
-
-    Example:
-        >>> import torch, pyrodrop
-        >>> _ = torch.manual_seed(0)
-        >>> x = torch.linspace(-1, 1, 20)[:, None]
-        >>> model = pyrodrop.models.MLP(
-        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
-        ... )
-        >>> guide = pyrodrop.guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False)
-        >>> fit = pyrodrop.fit(model, guide, (x, x**2), steps=5)
-        >>> pyrodrop.predict(fit, x, num_samples=50).f.shape
-        torch.Size([50, 20, 1])
-        >>> pyrodrop.predict(fit, x, keep="moments").mean.shape
-        torch.Size([20, 1])
-    """
-    if not callable(getattr(run, "predict", None)):
-        raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
-    changed: Any = {} if isinstance(keep, str) and keep == "draws" else {"keep": keep}
-    return run.predict(x, num_samples, seed=seed, **changed)
 
 
 def uncompiled(function: F) -> F:
@@ -107,10 +47,9 @@ def draw_functions(
     *,
     seed: Seed,
     device: torch.device,
-    keep: Keep = "draws",
     widened: Callable[[Tensor, Inputs], Tensor] | None = None,
-) -> Prediction | Moments:
-    """`predict` for a model of `pyrodrop.models` and any guide that samples its weights. Other arguments are as there.
+) -> Prediction:
+    """`Posterior.predict` for a model of `pyrodrop.models` and any guide that samples its weights.
 
     Args:
         device: the device that the model is on; the result is on the device of x.
@@ -128,23 +67,11 @@ def draw_functions(
     columns = model.columns
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        tiles = _tiles(model, guide, x, num_samples, device)
-        if keep == "moments":
-            return _moments(model, x, tiles)
-        outputs = _outputs(model, x, tiles, num_samples)
+        outputs = _outputs(model, x, _tiles(model, guide, x, num_samples, device), num_samples)
         outputs = outputs if widened is None else widened(outputs, x)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
         distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, missing=likelihood.missing)
-
-
-def _moments(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]]) -> Moments:
-    """The moments of outputs that arrive in tiles, on the device of x."""
-    running = RunningMoments(num_rows(x))
-    for _, first, output in tiles:
-        f = model.likelihood.location(output, model.targets)
-        running.add(first, per_row(model.likelihood(output, model.targets), 2), f)
-    return running.result(torch.empty(0, dtype=f.dtype, device=parts(x)[0].device))
 
 
 def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int) -> Tensor:
@@ -166,8 +93,7 @@ def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device
     if need > free:
         raise ValueError(
             f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} GiB are free: use keep='moments', whose memory does not depend on num_samples, a smaller "
-            f"num_samples than {shape[0]}, or fewer points at a time"
+            f"{free / 2**30:,.1f} GiB are free: use a smaller num_samples than {shape[0]}, or fewer points at a time"
         )
 
 

@@ -8,35 +8,28 @@
 For a Gaussian likelihood these are the mean and variance of Gal & Ghahramani (2016), https://arxiv.org/abs/1506.02142:
 1/tau + mean f_t^2 - (mean f_t)^2, where the mean over t divides by S. All x share one W_t, so samples are functions, joint
 over the points. The network is in evaluation mode.
-
-If only mean and variance are needed, ``keep="moments"`` does not store the samples; its memory does not depend on S.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Bernoulli, Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution
 
 from pyrodrop.arrays import tensor_of, without_graph
-from pyrodrop.checks import Count, Flag, Real, Seed, all_finite, checked, instance, shown
+from pyrodrop.checks import Count, Real, checked, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.observed import inside, missing_entries
-from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
+from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.parts import Card, carded, size
-from pyrodrop.prediction.moments import component_moments
-from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
-from pyrodrop.scaling import Standardize
-
-Of = Literal["y", "f"]
+from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 
 
 @carded
@@ -78,83 +71,6 @@ class Prediction:
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
-
-    @classmethod
-    @checked
-    def of_draws(
-        cls,
-        f: Any,
-        likelihood: Likelihood,
-        *,
-        joint: Annotated[bool, Flag("whether the draws are functions, each one of all points,")] = True,
-        targets: Standardize | None = None,
-        seed: Seed = 0,
-    ) -> Prediction:
-        """A prediction from draws of a function at N points, made with any method or package.
-
-        Args:
-            f: S draws, ``[S, N, ...]``, or ``[S, N]`` for a y of one column: a tensor, or an array of NumPy or JAX. They are
-                what a network passes to the likelihood: for `likelihoods.Gaussian` the location, in the units of y; for
-                `likelihoods.Categorical` the logits; for `likelihoods.HeteroscedasticGaussian` the location and the
-                logarithm of the precision, ``[S, N, 2 D]``, so that the noise can differ between draws.
-            likelihood: distribution of y given f, with known parameters, as in ``likelihoods.Gaussian(precision=4.0)``.
-            joint: whether a draw is one function at all points, so that the dependence between points can be estimated.
-            targets: standardisation of y that f has, such as `targets` of a `data.Dataset`; None for f in the units of y.
-            seed: seed of the samples of y.
-
-        Raises:
-            TypeError: f is no array of real numbers, or another argument is of the wrong kind.
-            ValueError: f is empty, has NaN or infinite values, or a width that the likelihood does not support; a parameter
-                of the likelihood is unknown before training; `targets` has another number of columns.
-
-        Example:
-            >>> import numpy as np, pyrodrop
-            >>> draws = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])  # three functions at two points
-            >>> prediction = pyrodrop.Prediction.of_draws(draws, pyrodrop.likelihoods.Gaussian(precision=4.0))
-            >>> prediction.mean.flatten(), prediction.sd.flatten()
-            (tensor([2., 1.], dtype=torch.float64), tensor([1.7078, 0.5000], dtype=torch.float64))
-        """
-        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian(precision=4.0)")
-        if likelihood.unknown:
-            raise ValueError(
-                f"likelihood must have a known {likelihood.unknown}, or be one that was trained; got "
-                f"{likelihood.describe()}, as it is before training"
-            )
-        instance(targets, (Standardize, type(None)), "targets", "the Standardize of y that f is in, or None")
-        outputs = without_graph(tensor_of(f, "f").detach(), "f")
-        if not outputs.is_floating_point():
-            raise TypeError(f"f must be draws of a function, real numbers; got {outputs.dtype}, as of labels or counts")
-        if outputs.dim() < 2 or outputs.numel() == 0:
-            raise ValueError(
-                f"f must be S draws at N points, at least one each, [S, N, ...]; got shape {list(outputs.shape)}"
-            )
-        all_finite(outputs, "f")
-        outputs = outputs[..., None] if outputs.dim() == 2 else outputs
-        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-        width = outputs.shape[-1]
-        if not any(likelihood.outputs(columns) == width for columns in range(1, 2 * width + 1)):
-            raise ValueError(
-                f"f must have as many columns as the likelihood takes, {likelihood.outputs(2)} for two of y; got shape "
-                f"{list(outputs.shape)} and {likelihood.describe()}"
-            )
-        scales = Standardize() if targets is None else targets
-        columns = max(scales.loc.numel(), scales.scale.numel())
-        if columns > 1 and likelihood.outputs(columns) != width:
-            raise ValueError(
-                f"targets must have one number, or one for each column of y; got a Standardize of {columns} for f of "
-                f"shape {list(outputs.shape)} under {likelihood.describe()}"
-            )
-        with torch.no_grad():
-            scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
-            distribution, location = copy.deepcopy(likelihood).to(outputs.device).predictive(outputs.clone(), scales)
-        distribution = per_row(distribution, 2)
-        of_element = elements(distribution)
-        if isinstance(of_element, Categorical) and of_element.logits.shape[-1] < 2:
-            raise ValueError(
-                f"f must have a logit for each of at least 2 classes under this likelihood; got shape "
-                f"{list(outputs.shape)} and {likelihood.describe()}"
-            )
-        return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
         """The summary that is printed."""
@@ -259,7 +175,7 @@ class Prediction:
             ) from None
 
     @checked
-    def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
+    def quantile(self, q: Any) -> Tensor:
         """Quantiles of the predictive distribution of every element of y, observation noise included.
 
         They are those of the equal mixture over the draws, p(y | x) = mean_t p(y | f_t), computed as roots of its cumulative
@@ -268,19 +184,16 @@ class Prediction:
 
         Args:
             q: probability below the quantile, in (0, 1), or a list or vector of Q of them.
-            of: ``"y"``, or ``"f"`` for the function without observation noise (the logits of a classifier): quantiles of the
-                draws of f with linear interpolation, or exactly, if the distribution of f is known to be Gaussian.
 
         Returns:
-            ``[N, ...]`` like y or f, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, gamma-Poisson, geometric,
-            binomial, Bernoulli) the smallest whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error
-            of 1e-15 for counts of a million.
+            ``[N, ...]`` like y, or ``[Q, N, ...]``. For counts (Poisson, negative binomial, Bernoulli) the smallest
+            whole numbers k with P(Y <= k) >= q, int64. Their probabilities have an error of 1e-15 for counts of a million.
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
                 distribution function of the likelihood's distribution and its inverse.
-            ValueError: q is not between 0 and 1, or nearer to 0 or 1 than 1e-9; ``of="f"`` has less than one draw beyond a
-                quantile; a prediction is not finite; a quantile is above 2^53 (counts) or 1e100 scales (Student's t).
+            ValueError: q is not between 0 and 1, or nearer to 0 or 1 than 1e-9; a prediction is not finite; a quantile is
+                above 2^53 (counts) or 1e100 scales (Student's t).
 
         Example:
             >>> import torch, pyro.distributions as dist, pyrodrop
@@ -289,18 +202,7 @@ class Prediction:
             tensor([-0.8416,  2.0000])
         """
         levels = checked_levels(q)
-        each = levels.reshape(-1).to(self.f.device)
-        if of == "y":
-            quantiles = mixture_quantiles(self.distribution, each)
-        elif (
-            self.f_sd is not None
-            and isinstance(elements(self.distribution), Normal)
-            and self.distribution.batch_shape[0] == 1
-        ):
-            z = torch.special.ndtri(each).reshape(-1, *(1,) * self.f_sd.dim())
-            quantiles = self.distribution.mean[0].double() + self.f_sd.double() * z
-        else:
-            quantiles = draw_quantiles(self.f, each)
+        quantiles = mixture_quantiles(self.distribution, levels.reshape(-1).to(self.f.device))
         quantiles = quantiles if levels.dim() else quantiles[0]
         return quantiles.to(self.f.dtype) if quantiles.is_floating_point() else quantiles.to(self.f.device)
 
@@ -308,8 +210,6 @@ class Prediction:
     def interval(
         self,
         level: Annotated[float, Real("the probability of a central interval", above=0, below=1)] = 0.9,
-        *,
-        of: Of = "y",
     ) -> tuple[Tensor, Tensor]:
         """The central interval with probability `level`, for every element of y: its ends, ``[N, ...]`` each.
 
@@ -318,12 +218,11 @@ class Prediction:
 
         Args:
             level: probability of the interval.
-            of: ``"y"``, observation noise included, or ``"f"`` without it.
 
         Raises:
             TypeError, ValueError: as `quantile`; `level` is not between 0 and 1.
         """
-        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2], of=of)
+        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return low, high
 
     def observed(self, y: Any) -> tuple[Tensor, Tensor | None]:
@@ -357,6 +256,24 @@ class Prediction:
             return y
         check_support(y, of_element, f"the prediction, of {type(of_element).__name__} distributions")
         return y.to(of_element.logits.dtype) if isinstance(of_element, Bernoulli) else y
+
+
+def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    """E[y | f] and Var[y | f] per sample and point; for class labels, those of the class indicators.
+
+    Raises:
+        TypeError: the distribution has no closed-form mean or variance.
+    """
+    of_element = elements(distribution)
+    if isinstance(of_element, Categorical):
+        return of_element.probs, of_element.probs * (1 - of_element.probs)
+    try:
+        return distribution.mean, distribution.variance
+    except NotImplementedError:
+        raise TypeError(
+            "mean and variance of a prediction need a likelihood with closed-form moments; "
+            f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
+        ) from None
 
 
 class Predicts(Protocol):

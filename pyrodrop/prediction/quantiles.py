@@ -12,9 +12,6 @@ for the mixture over the draws t: nothing is sampled, and noise of the observati
     gamma(a, b)             the inverse of F(y) = P(a, b y)
     Poisson(m)              F(k) = Q(k + 1, m)
     negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of a success, k their number
-    gamma-Poisson(a, b)     negative binomial with r = a, p = 1 / (1 + b)
-    geometric(s)            negative binomial with r = 1, p = 1 - s
-    binomial(n, p)          F(k) = I_{1-p}(n - k, k + 1)
 
 with the regularised incomplete gamma functions P and Q and beta function I. Their error is 1e-15 for counts of a million.
 https://dlmf.nist.gov/8.17, https://dlmf.nist.gov/8.4.E10.
@@ -49,10 +46,10 @@ _MOST = 2**53  # above it, float64 has no odd numbers
 _BETA = (td.Beta, dist.Beta)  # exactly these: a subclass may be another distribution
 _GAMMA = (td.Gamma, dist.Gamma)
 _STUDENT = (td.StudentT, dist.StudentT)
-_BINOMIAL = (td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli)
+_BERNOULLI = (td.Bernoulli, dist.Bernoulli)
 _POISSON = (td.Poisson, dist.Poisson, precise.Poisson)
 _NEGATIVE = (td.NegativeBinomial, dist.NegativeBinomial, precise.NegativeBinomial)
-_COUNTS = (*_BINOMIAL, *_POISSON, *_NEGATIVE, dist.GammaPoisson, td.Geometric, dist.Geometric)
+_COUNTS = (*_BERNOULLI, *_POISSON, *_NEGATIVE)
 _Function = Callable[[Any], Any]
 
 
@@ -85,7 +82,7 @@ def mixture_quantiles(distribution: td.Distribution, q: Tensor) -> Tensor:
     if isinstance(of_element, td.Categorical):
         raise TypeError(
             "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
-            "Prediction.mean, and of='f' gives quantiles of the logits"
+            "Prediction.mean"
         )
     support, counts = support_of(of_element), type(of_element) in _COUNTS
     if of_element.event_shape or support is None or (support.is_discrete and not counts):
@@ -201,18 +198,10 @@ def _of_counts(d: Any) -> _Function:
         m = _array(d.rate)
         # SciPy's gammaincc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same
         return lambda k: np.where(k > m, 1 - beta(k + 1, _MANY, m / _MANY), gamma(k + 1, m))
-    if kind is dist.GammaPoisson:
-        r, rest = _array(d.concentration), _array(d.rate) / (1 + _array(d.rate))
-    else:
-        r = _array(d.total_count) if hasattr(d, "total_count") else np.ones(())
-        p, rest = (
-            [_array(d.probs), _array(1 - d.probs)]
-            if "probs" in vars(d)
-            else [_array(torch.sigmoid(sign * d.logits)) for sign in (1, -1)]
-        )
-        rest = p if kind in (td.Geometric, dist.Geometric) else rest
-    if kind in _BINOMIAL:
-        return lambda k: np.where(k < r, beta(np.maximum(r - k, 1), k + 1, rest), 1.0)
+    rest = _array(1 - d.probs if "probs" in vars(d) else torch.sigmoid(-d.logits))
+    if kind in _BERNOULLI:
+        return lambda k: np.where(k < 1, rest, 1.0)
+    r = _array(d.total_count)
     return lambda k: np.where(r > 0, beta(np.where(r > 0, r, 1.0), k + 1, rest), 1.0)  # all mass is at 0 for r = 0
 
 
@@ -226,23 +215,11 @@ def _finite(parameter: Tensor) -> Tensor:
     return parameter
 
 
-def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
+def quantiles_over_draws(f: Tensor, q: Tensor) -> Tensor:
     """Quantiles of draws ``[S, N, ...]`` along their first axis, with linear interpolation: ``[Q, N, ...]``, float64.
 
-    Raises:
-        ValueError: fewer than one draw is expected beyond a quantile.
+    `torch.quantile` takes at most 2^24 values at a time.
     """
-    tail = torch.minimum(q, 1 - q)
-    if float(tail.min()) * len(f) < 1:
-        raise ValueError(
-            f"q must have at least one draw of f beyond it, so that {q[tail.argmin()]:g} needs {1 / tail.min():.0f} draws; "
-            f"got q={q[tail.argmin()]:g} and {len(f)} draws"
-        )
-    return quantiles_over_draws(f, q)
-
-
-def quantiles_over_draws(f: Tensor, q: Tensor) -> Tensor:
-    """`draw_quantiles` without a check of q; `torch.quantile` takes at most 2^24 values at a time."""
     width = max(1, _AT_A_TIME // len(f))
     blocks = [torch.quantile(block.double(), q.to(f.device), dim=0) for block in f.flatten(1).split(width, 1)]
     return torch.cat(blocks, 1).reshape(len(q), *f.shape[1:])

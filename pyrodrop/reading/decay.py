@@ -19,68 +19,31 @@ loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), App
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-import torch
 from torch import Tensor
 
-from pyrodrop.checks import by_name, one_of, real, shown
+from pyrodrop.checks import by_name, one_of, real
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.scaling import Standardize
 
 Loss = Literal["mean_nll", "sum_nll", "mse"]
-WeightDecay: TypeAlias = float | Mapping[str, float] | torch.optim.Optimizer
+WeightDecay: TypeAlias = float | Mapping[str, float]
 
 
 def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dict[str, float]:
     """The weight decay of every parameter.
 
     Args:
-        weight_decay: one number, a mapping from name patterns to numbers, or the optimiser that trained the network.
+        weight_decay: one number, or a mapping from name patterns to numbers.
 
     Raises:
-        ValueError: a decay is negative or not finite, a pattern matches no parameter, or the optimiser's decay is decoupled.
+        ValueError: a decay is negative or not finite, or a pattern matches no parameter.
         TypeError: `weight_decay` is none of these.
     """
-    given: Any = weight_decay
-    if isinstance(weight_decay, torch.optim.Optimizer):
-        return _of_optimizer(weight_decay, parameters)
-    if isinstance(given, bool) or not isinstance(given, Mapping | numbers.Real | Tensor):
-        raise TypeError(
-            "weight_decay must be a number, a mapping from name patterns to numbers, or the optimizer that trained the "
-            f"network; got {shown(given)}"
-        )
     decays: dict[str, float] = by_name(weight_decay, parameters, "weight_decay")
-    for name, value in decays.items():
-        decays[name] = real(value, "weight_decay", f"that of {name}", least=0)
-    return decays
-
-
-def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, float]:
-    kind = type(optimizer).__name__ if type(optimizer).__module__.startswith("torch.optim") else repr(type(optimizer))
-    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]
-    if missing:
-        raise ValueError(
-            "weight_decay must be the optimizer that trained the network; got an optimizer that does not train these "
-            f"parameters of the network: {', '.join(missing)}. Pass the optimizer that "
-            "trained this network, before a copy or a move to another device, or the decay as a number"
-        )
-    decays = {name: float(groups[id(parameter)].get("weight_decay", 0.0)) for name, parameter in parameters.items()}
-    apart = any(groups[id(parameter)].get("decoupled_weight_decay") for parameter in parameters.values())
-    if any(decays.values()) and (apart or kind not in _COUPLED):
-        raise ValueError(
-            f"the weight decay of {kind} is decoupled from the gradient, or not known to be added to it, so it corresponds "
-            "to no prior: pass a prior, such as prior=priors.Gaussian(scale=...), instead of weight_decay, or the decay as "
-            "a number if the optimizer adds decay * W to the gradient"
-        )
-    return decays
-
-
-# Optimisers of PyTorch that add decay * W to the gradient, unless "decoupled_weight_decay" is set.
-_COUPLED = ("SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD")
+    return {name: real(value, "weight_decay", f"that of {name}", least=0) for name, value in decays.items()}
 
 
 def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
@@ -93,11 +56,8 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
         output: outputs of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: ``mse`` with another likelihood than a Gaussian with one precision; ``mean_nll`` with missing values; or
-            `num_data` is less than 1.
+        ValueError: ``mse`` with another likelihood than a Gaussian with one precision; ``mean_nll`` with missing values.
     """
-    if num_data < 1:
-        raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")
     distribution = likelihood(output, Standardize())
     terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian

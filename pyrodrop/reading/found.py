@@ -49,7 +49,7 @@ class Passes(Trial):
     uses: dict[str, list[int]]
     found: Properties
     draws = (
-        "the network draws random numbers that are not masks of dropout{}: put that module in evaluation mode, or draw "
+        "the network draws random numbers that are not masks of dropout: put that module in evaluation mode, or draw "
         "masks by torch.bernoulli with one rate"
     )
 
@@ -221,7 +221,7 @@ def _layout(two: DropoutCall, three: DropoutCall, x: Tensor | None, y: Tensor | 
         x, y: the inputs of the call in these runs.
     """
     a, b = two.shape, three.shape
-    if len(a) != len(b) or two.merged:
+    if len(a) != len(b):
         return Layout(0, None)
     axes = [axis for axis in range(len(a)) if a[axis] != b[axis]]
     if not axes:

@@ -22,7 +22,7 @@ from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
 from pyrodrop.networks.checks import copied
 from pyrodrop.networks.dropouts import Dropout, Dropouts
-from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
+from pyrodrop.networks.sites import Parameters, parameters_of
 from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
@@ -53,22 +53,22 @@ def read(
     """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
 
     The network is run in training mode on a few examples, and every call that drops units is recorded, in modules and in
-    functions (`pyrodrop.networks.dropout_calls`). If a weight carries its mask (`pyrodrop.reading.carriers`), the call is
-    read as a Bernoulli mixture over that weight's input units, output units, table rows or single elements. Otherwise it is
-    noise of the function, which is drawn in predictions but does not enter the KL divergence. Modules in evaluation mode
-    drop nothing. Everything else, such as BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian
-    Approximation, https://arxiv.org/abs/1506.02142.
+    functions (`pyrodrop.networks.dropout_calls`). If a weight carries its mask in its input units
+    (`pyrodrop.reading.carriers`), the call is read as a Bernoulli mixture over these. Otherwise it is noise of the function,
+    which is drawn in predictions but does not enter the KL divergence. Modules in evaluation mode drop nothing. Everything
+    else, such as BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
+    https://arxiv.org/abs/1506.02142.
 
     Args:
-        net: the trained network, in training mode (``net.train()``). It is copied, with 16-bit weights converted to float32.
+        net: the trained network, in training mode (``net.train()``). It is copied.
             It maps x to ``[N, outputs]`` or ``[N, ..., outputs]``, such as logits.
         x: a few examples, ``[N, ...]``, or a tuple or mapping of tensors that are the network's arguments. Different
             examples are best, since equal ones cannot show whether one affects another.
         likelihood: distribution of y given the outputs; the network was trained with the corresponding loss.
         num_data: N, number of examples that the network was trained on.
         weight_decay: the weight decay of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all
-            parameters, a mapping from name patterns to numbers, or an optimiser of PyTorch. A parameter without decay is a
-            point estimate without a prior. The decoupled decay of AdamW and others is not part of a loss: it has no prior.
+            parameters, or a mapping from name patterns to numbers. A parameter without decay is a point estimate without a
+            prior. The decoupled decay of AdamW and others is not part of a loss: pass `prior` instead.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`. Biases and other vectors are then
             point estimates without a prior.
         loss: the loss of the training, with `weight_decay`: ``mean_nll``, the mean of minus the log likelihood over examples
@@ -84,8 +84,8 @@ def read(
 
     Raises:
         ValueError: the network has no dropout, or all of it is in evaluation mode; its passes do not differ, or differ by
-            something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
-            decoupled; `loss` does not belong to the likelihood.
+            something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is
+            0; `loss` does not belong to the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
@@ -97,7 +97,7 @@ def read(
         >>> reading = pyrodrop.read(
         ...     net, x, likelihood=pyrodrop.likelihoods.Categorical(), weight_decay=1e-4, num_data=1000
         ... )
-        >>> reading.table().loc[0, "read as"]
+        >>> reading.rows()[0][3]
         '16 columns of 3.weight'
         >>> reading.predict(x, num_samples=50).f.shape
         torch.Size([50, 8, 3])
@@ -107,11 +107,10 @@ def read(
     count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, loss)
     output = None if output is None else check_function(output)
-    trained = parameters_of(net).trained
+    parameters_of(net)  # raises for modules that cannot be copied
     network = copied(net)
     parameters = parameters_of(network)
-    trained = {name: trained.get(name, value) for name, value in parameters.trained.items()}  # which an optimizer has
-    decays = None if weight_decay is None else decay_of(weight_decay, trained)
+    decays = None if weight_decay is None else decay_of(weight_decay, parameters.trained)
     if decays is not None and not any(decays[name] for name in parameters.weights):
         raise ValueError(
             "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
@@ -120,7 +119,6 @@ def read(
     first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
     where = first.device
     network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
-    lengthen(network)
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
     values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
@@ -138,9 +136,9 @@ def read(
     units = assign_input_units(network, parameters, input_axes)
     units = {name: units[name] for name in parameters.weights if name in sites}
     try:
-        planned = carriers(passes.in_double_precision(), units, parameters.vectors)
+        planned = carriers(passes.in_double_precision(), units)
     except RuntimeError:  # the network creates tensors of a fixed dtype
-        planned = carriers(passes, units, parameters.vectors)
+        planned = carriers(passes, units)
     c = None if decays is None else strength(loss, likelihood, num_data, outputs)
     for module in network.modules():
         module.training = module in passes.stays
@@ -155,7 +153,7 @@ def read(
     if c is not None and decays is not None:
         prior, bias_prior = _priors(parameters, carried, c, decays)
     assert prior is not None
-    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
+    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items()}
     model = TrainedNetwork(
         network,
         dropouts,
@@ -166,8 +164,7 @@ def read(
         output=output,
     )
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
-    singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
-    guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
+    guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0})
     model.to(where).eval()
     guide.to(where)
     _check_reading(model, guide, passes, planned, drawn)
@@ -270,9 +267,8 @@ def _check_reading(
     for call, mask in zip(planned, drawn.masks, strict=True):
         if call.weight is None:
             noise[call.name] = mask
-        elif call.units is None:
-            weights[call.weight] = weights[call.weight] * mask
         else:
+            assert call.units is not None
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.priors import Gaussian
 from pyrodrop.training.result import Fit
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COLUMNS = ("layer", "dropout found", "rate", "read as", "prior sd", "joint?")
 
@@ -35,7 +32,7 @@ class Reading(Fit):
             layer = call.weight or "-"
             joint = "yes" if call.layout.joint else "no"
             scale = None if call.weight is None else scales[call.weight]
-            rows.append((layer, _where(call), call.drop_rate, _read_as(call, model), scale, joint))
+            rows.append((layer, _where(call), call.drop_rate, _read_as(call), scale, joint))
         carried = model.dropouts.carried
         rows += [
             (name, "none", None, "point estimate", scale, "yes")
@@ -43,12 +40,6 @@ class Reading(Fit):
             if name not in carried
         ]
         return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
-
-    def table(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame, with one row per dropout call and per parameter that carries no mask."""
-        import pandas as pd
-
-        return pd.DataFrame(self.rows(), columns=list(_COLUMNS))
 
     def __repr__(self) -> str:
         rows = self.rows()
@@ -59,13 +50,6 @@ class Reading(Fit):
             sds = sorted({row[4] for row in rest if row[4] is not None})
             spread = f", prior sd {_text(sds[0])}" + (f" ... {_text(sds[-1])}" if len(sds) > 1 else "") if sds else ""
             lines.append(f"{len(rest)} parameters without dropout: point estimates{spread}")
-        model: Any = self.model
-        noise = len(model.dropouts.noise)
-        if noise:
-            lines.append(
-                f"{noise} of {len(dropped)} dropouts are noise of the function: no weight carries their masks, so they "
-                "have no part in the KL divergence"
-            )
         return "\n".join(lines)
 
 
@@ -73,15 +57,13 @@ def _where(call: Dropout) -> str:
     return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call)})"
 
 
-def _read_as(call: Dropout, model: TrainedNetwork) -> str:
+def _read_as(call: Dropout) -> str:
     if call.weight is None:
         return "noise of the function"
-    if call.units is None:
-        return f"single weights of {call.weight}"
+    assert call.units is not None
     units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
-    and_bias = " and its bias" if call.bias(model.parameter_names) else ""
-    return f"{call.shape.numel()} {blocks}{units} of {call.weight}{and_bias}"
+    return f"{call.shape.numel()} {blocks}{units} of {call.weight}"
 
 
 def _size(call: Dropout) -> str:

@@ -4,8 +4,7 @@
 the strategy, which samples what the map needs: noise per example, the same for all rows of an example. In three cases that
 is impossible, and one sample of the weight is drawn, stored and used for the whole minibatch:
 
-    the operation is not a linear map (an embedding, a recurrent cell), or a recurrent layer whose noise cannot be the same
-        at every step
+    the operation is not a linear map (an embedding, a recurrent layer)
     no axis of the map's input counts examples, as after merging examples and rows
     the noise is per input unit, and the map contracts another axis of the weight
 
@@ -32,13 +31,11 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
-from pyrodrop.checks import instance, over_tensors, tensors_in
+from pyrodrop.checks import instance, over_tensors
 from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.private_apis import without_overrides, without_values
-from pyrodrop.recurrence import LAYERS, by_steps, is_packed
 from pyrodrop.reparam.maps import LinearMap, recognise
 
 
@@ -121,10 +118,6 @@ class LazyWeight(torch.Tensor):
                 self.drawn.append(self.distribution.strategy.whole(self.distribution.base))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
-    def unbatched(self) -> LazyWeight:
-        """The weight of one particle; its maps treat the other particles as further examples."""
-        return LazyWeight(self.distribution.unbatched(), self.transposed) if self.distribution.batch_shape else self
-
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         family = type(self.distribution.base).__name__
         return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)}, distribution={family})"
@@ -135,12 +128,6 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in LAYERS and not is_packed(args[1:]):
-            weights = [tensor for tensor in tensors_in(args) if isinstance(tensor, LazyWeight)]
-            for weight in weights:
-                weight.distribution.layers += 1
-            if any(not weight.drawn and weight.distribution.repeats() for weight in weights):
-                return by_steps(func, *args)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
@@ -187,30 +174,24 @@ class LazyDistribution(TorchDistribution):
 
     Attributes:
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
-            that has no such axis. None instead of a sequence means the first axis for all maps. The maps that a recurrent
-            layer repeats at every step count as one map.
+            that has no such axis. None instead of a sequence means the first axis for all maps.
         learns: whether gradients were enabled when the weight was created.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     has_rsample = True
 
-    def __init__(self, base: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
+    def __init__(self, base: Any, strategy: LazyReparam, name: str) -> None:
         self.base: Any = base
         self.strategy: LazyReparam = strategy
         self.name: str = name
         self.examples: Sequence[int | None] | None = None
         self.maps: int = 0  # linear maps so far
         self.pushed: bool = False  # whether noise was pushed through one of them
-        self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
         self.learns: bool = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
-        super().__init__(
-            base.batch_shape if batch_shape is None else torch.Size(batch_shape),
-            base.event_shape,
-            False,
-        )
+        super().__init__(base.batch_shape, base.event_shape, False)
 
     def place(self, at: LinearMap) -> LinearMap | None:
         """A map of the weight with its axis of examples, or None if the weight itself has to be sampled.
@@ -218,9 +199,7 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        if at.repeated and not self.repeats():
-            return None
-        number, self.maps = 0 if at.repeated else self.maps, self.maps + 1
+        number, self.maps = self.maps, self.maps + 1
         placed: LinearMap | None = at
         if not self.strategy.one_weight:
             placed = self._at_examples(at, number)
@@ -232,11 +211,6 @@ class LazyDistribution(TorchDistribution):
             self.check_unused()
         self.pushed = True
         return placed
-
-    def repeats(self) -> bool:
-        """Whether the maps of a recurrent layer can share noise at all steps, such as one mask for the whole sequence."""
-        known = self.strategy.one_weight or (self.examples is not None and None not in self.examples)
-        return known and self.strategy.keeps(self.base)
 
     def learning(self) -> AbstractContextManager[object]:
         """A context for sampling, with gradients if the weight was created with them: if its first use is under
@@ -270,17 +244,11 @@ class LazyDistribution(TorchDistribution):
         return self.base.support
 
     def expand(self, batch_shape: Size, _instance: None = None) -> LazyDistribution:
-        return self._of(self.base.expand(torch.Size(batch_shape)))
-
-    def unbatched(self) -> LazyDistribution:
-        """The distribution of one weight out of a batch of equal ones."""
-        return self._of(_first(self.base, len(self.batch_shape))) if self.batch_shape else self
-
-    def _of(self, base: Any) -> LazyDistribution:
-        """Another distribution of the same site."""
-        lazy = LazyDistribution(base, self.strategy, self.name)
-        lazy.examples, lazy.learns = self.examples, self.learns
-        return lazy
+        if torch.Size(batch_shape) != self.batch_shape:
+            raise ValueError(
+                f"the noise of {self.name!r} is that of one particle: take num_particles without vectorize_particles=True"
+            )
+        return self
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         if torch.Size(sample_shape):
@@ -314,12 +282,6 @@ class LazyDistribution(TorchDistribution):
 @register_kl(LazyDistribution, LazyDistribution)
 def _lazy(q: LazyDistribution, p: LazyDistribution) -> Tensor:
     return q.divergence(p)
-
-
-def _first(batch: Any, batch_dim: int) -> Any:
-    """The first of a batch of equal distributions."""
-    first = (0,) * batch_dim
-    return batch.at(batch.loc[first]) if hasattr(batch, "at") else rebuilt(lambda value: value[first], batch)
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:

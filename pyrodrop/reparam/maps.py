@@ -16,8 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.recurrence import step_linear
-
 
 @dataclass(frozen=True)
 class LinearMap:
@@ -32,7 +30,6 @@ class LinearMap:
         bias: added to the output, or None.
         examples: axis of x, and of the output, that counts examples.
         kept: noise that earlier maps of the same weight have sampled, by name.
-        repeated: whether this is one of the maps that a recurrent layer repeats at every step of a sequence.
     """
 
     x: Tensor
@@ -43,7 +40,6 @@ class LinearMap:
     bias: Tensor | None = None
     examples: int = 0
     kept: dict[str, Tensor] = field(default_factory=dict)
-    repeated: bool = False
 
     def at_examples(self, axis: int, kept: dict[str, Tensor]) -> LinearMap | None:
         """This map with its examples along that axis of x; None if x has other entries there."""
@@ -118,11 +114,6 @@ def _linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> L
     return LinearMap(input, F.linear, -1, -1, 1, bias)
 
 
-def _step_linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:
-    at = _linear(w, input, weight, bias)
-    return None if at is None else replace(at, repeated=True)
-
-
 def _matmul(w: Any, input: Any, other: Any, **_: Any) -> LinearMap | None:
     if other is not w or input is w or w.dim() != 2 or input.dim() == 1:
         return None
@@ -148,7 +139,6 @@ def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[
 
 _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
     F.linear: _linear,
-    step_linear: _step_linear,
     F.conv1d: _convolution(F.conv1d, 1, 1),
     F.conv2d: _convolution(F.conv2d, 2, 1),
     F.conv3d: _convolution(F.conv3d, 3, 1),

@@ -7,9 +7,8 @@
     type A                              s_k ~ N(1, alpha_k)
 
 The functions have the same distribution as with samples of W. s multiplies either the inputs or the weight, whichever is
-smaller: if a layer has fewer weights than its input has entries, the weight is multiplied, and T samples of the layer are
-one matrix product. For posteriors that are not of this form (Gaussians, DropConnect, theta > 0) whole weights are sampled. A
-weight that is not contracted along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
+smaller. For posteriors that are not of this form (Gaussians, DropConnect, theta > 0) whole weights are sampled. A weight
+that is not contracted along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ class SharedNoise(LazyReparam):
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         if at.f is F.linear and q.loc.numel() < at.x.numel():  # cheaper than multiplying the input
-            return product(at.x, self.whole(q))
-        scaled = at.x * at.over_inputs(self.noise)
-        return product(scaled, q.loc) if at.f is F.linear else at.f(scaled, q.loc)
+            return at.f(at.x, self.whole(q))
+        return at.f(at.x * at.over_inputs(self.noise), q.loc)
 
     def whole(self, q: Any) -> Tensor:
         return q.over_units(self.noise) * q.loc  # type: ignore[no-any-return]
@@ -77,35 +75,3 @@ def _masks(q: BernoulliMixture, shape: torch.Size) -> Tensor:
         return torch.bernoulli(q.keep_rate.expand(shape))
     mask = keep_mask(shape, float(q.drop_rate), device=q.loc.device)
     return mask.view(torch.uint8).to(q.loc.dtype)  # faster than from bool
-
-
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T, ``[N, in]`` times ``[out, in]``. Without gradients, `torch.vmap` over samples computes one matrix product."""
-    if torch.is_grad_enabled():
-        return F.linear(x, weight)
-    return _Product.apply(x, weight)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _Product(torch.autograd.Function):
-    """x ``[N, in]``, the same for all samples, times W ``[T, out, in]`` as one product of N rows and T out columns."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x, weight)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
-        x_dim, weight_dim = in_dims
-        if weight_dim is None:
-            return F.linear(x.movedim(x_dim, 0), weight), 0
-        weight = weight.movedim(weight_dim, 0)
-        if x_dim is None:
-            y = F.linear(x, weight.flatten(0, 1))
-            return y.unflatten(-1, weight.shape[:2]), y.dim() - 1
-        x = x.movedim(x_dim, 0)
-        y = torch.bmm(x.reshape(len(x), -1, x.shape[-1]), weight.mT)
-        return y.reshape(*x.shape[:-1], -1), 0

@@ -204,7 +204,7 @@ class NetworkDensity(Density):
         self.likelihood_power = likelihood_power
         super().__init__(model, Call((x, y), {}))
         self.dtype = self.dtypes[next(iter(model.weight_sites()))]  # hyperpriors may be in float32
-        self.maps, self.changes = model.maps_weights, model.changes_itself
+        self.maps, self.changes = model.batches_weights, model.changes_itself
         if self.discrete:
             raise ValueError(f"the prior of {self.discrete[0]!r} is discrete, and weights must be continuous")
 

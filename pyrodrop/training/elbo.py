@@ -32,7 +32,6 @@ from pyrodrop.guides.ensemble import Ensemble, members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
 from pyrodrop.models.trained_network import TrainedNetwork
-from pyrodrop.networks.pooling import PoolsBySlices
 from pyrodrop.parts import Described
 from pyrodrop.prediction.agreement import check_call, innermost, knows_sites
 from pyrodrop.prediction.draws import rows_at_once
@@ -377,7 +376,7 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
     terms = torch.zeros(2, num_samples, dtype=torch.float64)
     of_package = isinstance(model, HasWeights) and isinstance(guide, HasPosterior) and not model.hyper_sites()
     known: dict[str, Tensor] | None = {} if of_package else None
-    with torch.no_grad(), PoolsBySlices():
+    with torch.no_grad():
         for number, (block, share) in enumerate(_blocks(model, guide, data, device)):
             args, kwargs = block.args, block.kwargs
             if number == 0 and not knows_sites(model, guide):

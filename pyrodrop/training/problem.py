@@ -33,7 +33,7 @@ from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
-from pyrodrop.networks.starts import check_starts
+from pyrodrop.networks.sites import check_starts
 from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
 from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize

@@ -265,7 +265,7 @@ def _check(model: Any, guide: Any) -> None:
             "replicates need a model of pyrodrop.models and a guide of pyrodrop.guides, or lists of one for each; got "
             f"{shown(model)} and {shown(guide)}: fit a Pyro program by pyrodrop.fit, one by one"
         )
-    if not model.maps_weights:
+    if not model.batches_weights:
         raise ValueError(
             "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )

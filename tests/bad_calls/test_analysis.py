@@ -115,7 +115,7 @@ REFUSED: Table = {
             (lambda score=score: score(counts()), "needs a prediction of one label per row .*got Poisson")
             for score in (acquire.entropy, acquire.variance, acquire.bald)
         ),
-        (lambda: acquire.bald(fit().predict(X, 2, keep="moments")), "prediction must be a Prediction, .*keep='draws"),  # type: ignore[arg-type]
+        (lambda: acquire.bald(fit()), "prediction must be a Prediction"),  # type: ignore[arg-type]
         *((lambda t=targets: acquire.epig(of_classes(), t), said) for said, targets in NO_TARGETS.items()),
         (lambda: acquire.batch(of_classes(), N + 1), "size is the number of rows to pick .*from 1 to 8; got 9"),
     ],

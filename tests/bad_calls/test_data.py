@@ -69,7 +69,7 @@ TAKES_X: dict[str, Callable[[Any], Any]] = {
         for name, of in TAKES_DATA.items()
         if "arviz" not in name and "loo" not in name
     },
-    "predict": lambda x: pyrodrop.predict(fit(), x, 2),
+    "predict": lambda x: fit().predict(x, 2),
     "Fit.module": lambda x: fit().module(2, x=x),
     "Replicates.predict": lambda x: replicates().predict(x, 2),
     "Sampled.predict": lambda x: sampled().predict(x, 2),

@@ -46,7 +46,7 @@ REFUSED: Table = {
     ],
     "read": [
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),
-        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "an optimizer that does not"),
+        (lambda: read(weight_decay=torch.optim.AdamW(dropout_network().parameters())), "weight_decay .* must be .*got"),
         (lambda: read(prior=priors.Gaussian()), "one of weight_decay and prior; got both"),
         (lambda: read(X * torch.nan), "x must be finite; got"),
     ],

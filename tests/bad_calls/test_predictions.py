@@ -12,9 +12,7 @@ import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import likelihoods, metrics
-from pyrodrop.likelihoods import Gaussian
-from pyrodrop.scaling import Standardize
+from pyrodrop import metrics
 
 from .judge import Table, assert_refused, table
 from .shared import X, Y, mlp, prediction
@@ -58,12 +56,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
     "rmse-y": lambda v: metrics.rmse(ONES, v),
     "crps-y": lambda v: metrics.crps(EACH, v),
     "coverage-pit_values": lambda v: metrics.coverage(v, 0.5),
-    "of_draws-f": lambda v: pyrodrop.Prediction.of_draws(v, Gaussian(1.0)),
 }
-
-
-def of_draws(f: Any, likelihood: Any = None, **more: Any) -> Any:
-    return pyrodrop.Prediction.of_draws(f, likelihood or Gaussian(1.0), **more)
 
 
 def made(value: Any) -> Any:
@@ -105,9 +98,6 @@ REFUSED: Table = {
         (lambda: metrics.crps(EACH, torch.ones(4, 2)), r"samples \[S, ...\] and observations \[...\] of one shape"),
         (lambda: metrics.regression_scores(prediction(), Y[:3]), "y must have the shape of the prediction"),
     ],
-    "predict": [
-        (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
-    ],
     "Prediction": [
         (
             lambda: pyrodrop.Prediction(torch.ones(3), AT),
@@ -120,14 +110,6 @@ REFUSED: Table = {
             )
             for shape in ((2, 4, 1), (3, 3, 1))
         ),
-    ],
-    "Prediction.of_draws": [
-        (lambda: of_draws(torch.ones(3)), r"f must be S draws at N points, at least one each, \[S, N, ...\]; got"),
-        (lambda: of_draws(F.int()), "f must be draws of a function, real numbers; got torch.int32"),
-        (lambda: of_draws(F, Gaussian()), "likelihood must have a known precision"),
-        (lambda: of_draws(F, likelihoods.HeteroscedasticGaussian()), "f must have as many columns as the likelihood"),
-        (lambda: of_draws(F, likelihoods.Categorical()), "f must have a logit for each of at least 2 classes"),
-        (lambda: of_draws(F, targets=Standardize(torch.zeros(2), torch.ones(2))), "targets must have one number, or"),
     ],
 }
 
@@ -149,8 +131,7 @@ def test_a_refusal(call: Callable[[], Any], said: str) -> None:
     assert_refused(call, said)
 
 
-@pytest.mark.parametrize("more", [{}, {"keep": "moments"}])
-def test_a_guide_of_another_network_predicts_nothing(more: Any) -> None:
+def test_a_guide_of_another_network_predicts_nothing() -> None:
     run: Any = pyrodrop.Fit(mlp(), Other(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match=r"guide must .*'layers.1.weight'.*\[1, 3\].*got .*\[8, 3\]"):
-        run.predict(X, 2, **more)
+        run.predict(X, 2)

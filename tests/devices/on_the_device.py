@@ -130,7 +130,6 @@ def test_every_likelihood(name: str) -> None:
             same(getattr(got, what), getattr(other, what))
         if what == "quantiles":
             same(got.quantile([0.3, 0.6]), other.quantile([0.3, 0.6]))
-            same(got.quantile([0.3, 0.6], of="f"), other.quantile([0.3, 0.6], of="f"))
     score = metrics.classification_scores if "probabilities" in summaries else metrics.regression_scores
     if not name.startswith("missing"):
         scores, others = score(got, y.to(NAME)), score(other, y)

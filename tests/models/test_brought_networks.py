@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pyro import poutine
 from torch import Tensor, nn
 
 import pyrodrop
@@ -47,8 +47,9 @@ def test_two_parameters_in_one_memory_are_refused() -> None:
 def test_a_weight_with_the_name_of_a_site_of_the_data_is_refused(name: str) -> None:
     net = nn.Linear(4, 4)
     net.register_parameter(name, nn.Parameter(torch.ones(4, 4)))
-    with pytest.raises(ValueError, match=f"sites of the model itself; got Linear.{name}: rename it"):
-        brought(net)
+    model = brought(net)
+    with pytest.raises(RuntimeError, match=f"Multiple sample sites named '{name}'"):
+        poutine.trace(model).get_trace(X)
     assert name in brought(net, prior={name: None, "*": priors.Gaussian()}).free
 
 
@@ -56,7 +57,7 @@ def test_a_network_without_anything_to_infer_is_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(ValueError, match="prior must give at least one weight a prior"):
         brought(net, prior={"*": None})
-    with pytest.raises(ValueError, match=r"2 of its parameters are fixed \(requires_grad=False\)"):
+    with pytest.raises(ValueError, match="needs a trained parameter"):
         brought(net.requires_grad_(False))
     with pytest.raises(ValueError, match="Call it once on a batch"):
         brought(nn.Sequential(nn.LazyLinear(4)))
@@ -132,42 +133,18 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
         brought(Raw(), input_axes={"w": 2})
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_of_16_bits_are_trained_in_float32(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
-    """As those of the network's float32 copy, which a loop by hand trains; buffers, fixed layers and tied weights too."""
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval(), Tied(), nn.Tanh(), nn.Linear(4, 4)).to(dtype)
-    net[1].running_var.fill_(0.3)
-    net[4].requires_grad_(False)
-    before, exact, x = copy.deepcopy(net.state_dict()), copy.deepcopy(net).float(), X.to(dtype)
-    with caplog.at_level("WARNING", "pyrodrop"):
-        model = brought(net)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert f"float32 copies of the network's {str(dtype).removeprefix('torch.')} weights" in said
-    run = pyrodrop.fit(model, guides.Point(model), (x, Y), steps=25, lr=0.02, engine="traced")
-    trained = [p for p in exact.parameters() if p.requires_grad]
-    adam = torch.optim.Adam(trained, lr=0.02)
-    for _ in range(25):
-        f = exact(x.float())
-        penalty = exact[0].weight.square().sum() + exact[2].enc.weight.square().sum()
-        loss = 2.0 * (f - Y).square().sum() + 0.5 * penalty
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    torch.testing.assert_close(run.predict(x, 1).f[0], exact(x.float()).detach(), rtol=1e-4, atol=1e-5)
-    assert {value.dtype for value in run.model.state_dict().values() if value.is_floating_point()} == {torch.float32}
-    for name, value in net.state_dict().items():
-        assert value.dtype == before[name].dtype
-        assert torch.equal(value, before[name])
+def test_weights_of_16_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"0\.weight, 0\.bias have 16 bits.*pass network\.float\(\)"):
+        brought(nn.Sequential(nn.Linear(4, 4)).to(torch.bfloat16))
 
 
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
-    with pytest.raises(TypeError, match="_orig_mod"):
+    with pytest.raises(TypeError, match="scripted, compiled"):
         brought(torch.compile(net))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`module`"):
+    with pytest.raises(TypeError, match="distributed"):
         brought(nn.DataParallel(net))
-    with pytest.raises(TypeError, match="scripted or traced"):
+    with pytest.raises(TypeError, match="scripted"):
         brought(torch.jit.trace(net, X))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a torch\.nn\.Module; got a builtin"):
         brought(torch.relu)  # type: ignore[arg-type]
@@ -220,7 +197,7 @@ def test_an_output_that_is_none_is_refused_with_what_the_network_returns() -> No
     net = Net(dict)
     for output, line in (
         (lambda out: out["logit"], r"network returns, a dict with 'loss', 'logits'; got KeyError: 'logit'"),
-        (lambda out: out, r"returns one tensor, \[N, \.\.\.\]; it returned a dict with 'loss', 'logits'"),
+        (lambda out: out, r"returns one tensor, \[N, \.\.\.\]; it returned a dict"),
         (lambda out: out["loss"], r"one row per example, \[N, outputs\].*; got shape \(\)"),
     ):
         model = brought(net, output=output)

@@ -51,7 +51,7 @@ CASES = {
         network=SparseGraph,
         x=lambda: torch.randn(6, 3),
         whole=True,
-        refused=(Refused("depends on", estimator="local per_example flipout"),),
+        refused=(Refused("must be dense tensors"),),
     ),
     "set_network": Case(
         about="A set of rows per example: the same layers for each, then their mean.",

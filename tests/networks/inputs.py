@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pyrodrop.analysis.lab.networks import Case
+from pyrodrop.analysis.lab.networks import Case, Refused
 
 
 class OfBatches(nn.Module):
@@ -59,16 +59,19 @@ CASES = {
         about="x as a mapping of tensors, which the network takes whole: forward(batch).",
         network=OfBatches,
         x=lambda: {"features": torch.randn(6, 3), "gain": torch.rand(6, 1)},
+        refused=(Refused("one input", what="compress"),),
     ),
     "mapping_input": Case(
         about="x as a mapping of tensors, which the network takes by name.",
         network=Masked,
         x=lambda: {"ids": torch.randint(0, 7, (6, 4)), "mask": (torch.arange(4) <= torch.arange(6)[:, None]).float()},
+        refused=(Refused("one input", what="compress"),),
     ),
     "tuple_input": Case(
         about="x as a tuple of two tensors.",
         network=Two,
         x=lambda: (torch.randn(6, 3), torch.randint(0, 5, (6,))),
+        refused=(Refused("one input", what="compress"),),
     ),
     "time_first": Case(
         about="Tokens first, examples second: [T, N, D] inside.",

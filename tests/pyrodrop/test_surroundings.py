@@ -88,7 +88,7 @@ def test_derivatives_by_data_are_refused() -> None:
     program = pyrodrop.fit(line, AutoNormal(line), {"x": X, "y": Y[:, 0]}, steps=2)
     calls: tuple[Callable[[torch.Tensor], Any], ...] = (
         lambda x: done.predict(x, 3).mean,
-        lambda x: pyrodrop.predict(done, (x, x), 3).mean,
+        lambda x: done.predict((x, x), 3).mean,
         lambda x: done.elbo(2, (x, Y[:2])).value * x,
         lambda x: program.predict({"x": x, "y": None}, 3)["y"],
         lambda y: done.predict(points, 3).log_density(y[:, :1]),

@@ -198,7 +198,7 @@ class Checks:
         return RIGHT
 
     def moments(self, cell: Cell) -> Result:
-        moments = self.fit().predict(self.x, self.draws.predict, seed=self.seed, keep="moments")
+        moments = self.fit().predict(self.x, self.draws.predict, seed=self.seed)
         return self._same_moments(moments, self.functions)
 
     def elbo(self, cell: Cell) -> Result:

@@ -83,7 +83,7 @@ low, high = float(train.x.min()) - 1.5, float(train.x.max()) + 1.5
 grid = torch.linspace(low, high, 300)[:, None]
 figure, panels = plt.subplots(2, 3, figsize=(11, 5), sharex=True, sharey=True, layout="constrained")
 for axes, (name, run) in zip(panels.ravel(), shown.items(), strict=True):
-    drawn = pyrodrop.predict(run, grid, 1000)
+    drawn = run.predict(grid, 1000)
     plots.shades(axes, grid[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
     axes.plot(train.x, train.y, ".", color=plots.RED, markersize=3)
     axes.plot(away.x, away.y, ".", color=plots.GREY, markersize=3)

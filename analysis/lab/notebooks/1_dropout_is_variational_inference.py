@@ -156,7 +156,7 @@ run = pyrodrop.fit(model, guide, (x, y), steps=4000, lr=0.005, estimator="local"
 grid = torch.linspace(-3.5, 3.5, 300)[:, None]
 with torch.no_grad():
     passes = torch.stack([plain(grid) for _ in range(1000)])
-drawn = pyrodrop.predict(run, grid, num_samples=1000)
+drawn = run.predict(grid, num_samples=1000)
 
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 for axes, title, mean, spread in [

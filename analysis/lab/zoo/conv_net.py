@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.starts import starting_from
+from pyrodrop.networks.sites import starting_from
 
 
 def conv_net(shape: tuple[int, int, int], scale: float = 1.0, *, classes: int = 10, **parts: Any) -> NetworkModel:

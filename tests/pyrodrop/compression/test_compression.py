@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import compression, data, guides, likelihoods, models, priors
+from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence
 
 CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Categorical()}
@@ -184,33 +184,6 @@ def test_export(name: str) -> None:
     rows = torch.export.Dim("rows", min=2)
     program = torch.export.export(fit.compress(), (x,), dynamic_shapes=({0: rows},))
     torch.testing.assert_close(program.module()(x[:5]), masked(fit, x[:5]), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.few(2)
-def test_the_report_counts_by_hand() -> None:
-    """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
-    model = models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical())
-    fit = cut(model, share=0.0, dead=0.0)
-    guide: Any = fit.guide
-    with torch.no_grad():
-        guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
-    x = torch.randn(30, 4)
-    report = compression.compression_report(fit.model, fit.guide, x=x)
-    assert (report.dense.units, report.compressed.units) == ([3, 2], [2, 2])
-    assert (report.dense.weights, report.compressed.weights) == (18, 12)
-    assert (report.dense.parameters, report.compressed.parameters) == (18 + 5, 12 + 4)
-    assert (report.dense.flops, report.compressed.flops) == (36, 24)
-    assert report.ratios["weights"] == 1.5
-    assert report.record()["threshold"] == 3.0
-
-
-@pytest.mark.slow
-def test_convolutions_count_their_places() -> None:
-    """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
-    fit = cut(NETWORKS["lenet-5"][0](), share=0.0, dead=0.0)
-    report = compression.compression_report(fit.model, fit.guide)
-    assert report.dense.flops == report.compressed.flops == 4_586_000
-    assert report.dense.weights == 430_500
 
 
 def test_a_pruned_fit_draws_what_is_left() -> None:

@@ -27,7 +27,7 @@ from pyrodrop.guides import (
     LogNormalDropout,
     VariationalDropout,
 )
-from pyrodrop.networks.units import input_units
+from pyrodrop.networks.assignment import input_units
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(4, 3), (2, 4)),

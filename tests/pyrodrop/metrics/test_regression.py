@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pyrodrop import likelihoods, metrics
+from pyrodrop import metrics
 from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -30,7 +30,7 @@ def test_log_density_survives_a_shift_that_underflows() -> None:
     """exp(-tau |y - f|^2 / 2) is 0 in floating point, its logarithm is not."""
     f, y = torch.tensor([[[1e4]], [[1e4 + 1]]]), torch.zeros(1, 1)
     want = -0.5 * 1e8 - math.log(2) - 0.5 * math.log(2 * math.pi) + math.log1p(math.exp(-0.5 * (2e4 + 1)))
-    prediction = Prediction.of_draws(f, likelihoods.Gaussian(1.0))
+    prediction = Prediction(f, dist.Normal(f, 1.0).to_event(1))
     assert float(prediction.log_density(y)) == pytest.approx(want, rel=1e-14)
 
 

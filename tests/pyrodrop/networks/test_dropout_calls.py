@@ -30,11 +30,6 @@ def stochastic_depth(x: Tensor) -> Tensor:
     return x * noise.div_(0.8)
 
 
-def packed(x: Tensor, rnn: nn.RNNBase) -> Tensor:
-    lengths = torch.tensor([6, 4, 4, 2])
-    return rnn(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data  # type: ignore[no-any-return]
-
-
 def network(name: str) -> tuple[nn.Module, tuple[Tensor, ...], int]:
     """A network, its inputs, and the number of masks that it draws."""
     sequence, image = torch.randn(4, 6, 8), torch.randn(4, 3, 5, 5)
@@ -48,7 +43,6 @@ def network(name: str) -> tuple[nn.Module, tuple[Tensor, ...], int]:
     sdpa = F.scaled_dot_product_attention
     return {
         "modules": (nn.Sequential(nn.Dropout(0.3), nn.Dropout(0.3, inplace=True)), (sequence.clone(),), 2),
-        "alpha": (nn.Sequential(nn.AlphaDropout(0.2), nn.FeatureAlphaDropout(0.3)), (image,), 2),
         "channels": (nn.Sequential(nn.Dropout2d(0.3), nn.Dropout2d(0.2)), (image,), 2),
         "channels of three axes": (nn.Dropout2d(0.3), (sequence,), 1),
         "channels of a single example": (nn.Dropout1d(0.3), (sequence[0],), 1),
@@ -57,10 +51,8 @@ def network(name: str) -> tuple[nn.Module, tuple[Tensor, ...], int]:
         "off": (Of(lambda x: F.dropout(F.dropout(x, 0.0), 0.5, False)), (sequence,), 0),
         "lstm": (lstm, (sequence,), 2),
         "lstm, time first": (nn.LSTM(8, 5, 2, dropout=0.4), (sequence,), 1),
-        "lstm, packed": (Of(lambda x: packed(x, lstm)), (sequence,), 2),
         "lstm, projected": (nn.LSTM(8, 5, 3, dropout=0.4, proj_size=3, batch_first=True), (sequence,), 2),
         "gru": (nn.GRU(8, 5, 3, dropout=0.4), (sequence,), 2),
-        "gru, packed": (Of(lambda x: packed(x, nn.GRU(8, 5, 2, dropout=0.4, batch_first=True))), (sequence,), 1),
         "rnn": (nn.RNN(8, 5, 2, dropout=0.4, nonlinearity="relu"), (sequence,), 1),
         "attention with its weights": (Of(lambda x: attention(x, x, x)[0]), (sequence,), 1),
         "attention without": (Of(lambda x: attention(x, x, x, padding, need_weights=False)[0]), (sequence,), 1),
@@ -76,8 +68,8 @@ def network(name: str) -> tuple[nn.Module, tuple[Tensor, ...], int]:
 
 
 NAMES = (
-    *("modules", "alpha", "channels", "channels of three axes", "channels of a single example", "volumes", "functions"),
-    *("off", "lstm", "lstm, time first", "lstm, packed", "lstm, projected", "gru", "rnn"),
+    *("modules", "channels", "channels of three axes", "channels of a single example", "volumes", "functions"),
+    *("off", "lstm", "lstm, time first", "lstm, projected", "gru", "rnn"),
     *("attention with its weights", "attention without", "encoder", "sdpa", "sdpa, causal", "sdpa, masked"),
     *("sdpa, added", "sdpa, groups", "stochastic depth", "by hand"),
 )

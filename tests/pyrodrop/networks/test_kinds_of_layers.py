@@ -37,29 +37,6 @@ def trained(model: Any, guide: Any, **settings: Any) -> Any:
     return train(model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings)
 
 
-class Packed(LastStep):
-    """Sequences of fixed lengths, or of as many steps as have an x that is not 0."""
-
-    def __init__(self, lengths: list[int] | None) -> None:
-        super().__init__(nn.LSTM)
-        self.lengths = lengths
-
-    def forward(self, x: Tensor) -> Tensor:
-        lengths = torch.tensor(self.lengths[: len(x)]) if self.lengths else (x != 0).any(-1).sum(1).cpu()
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        outputs, (last, _) = self.recurrent(packed)
-        padded, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=6)
-        return self.head(last[-1] + padded.mean(1))
-
-
-def test_packed_sequences_are_traced_if_their_lengths_are_fixed() -> None:
-    model = model_of(Packed([5, 3, 4, 1, 5, 2, 2, 3, 4, 5, 1, 2]))
-    guide = guides.BernoulliDropout(model, drop_rate=0.2)
-    fits = [trained(model, guide, engine=engine) for engine in ("pyro", "traced")]
-    assert [fit.settings["engine"] for fit in fits] == ["pyro", "traced"]
-    torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
-
-
 def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:
     """Which computes them in training mode alone; predictions use it, in float32, so that both are one function."""
     seen: list[tuple[bool, bool]] = []

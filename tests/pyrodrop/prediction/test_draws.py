@@ -190,9 +190,9 @@ def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) 
     assert tiles == [(3, 2, 1)] * 8
 
 
-def cost(before: int = 1, after: int = 1, whole: int = 0, noisy: Sequence[tuple[int, float]] = ()) -> Cost:
+def cost(before: int = 1, after: int = 1, noisy: Sequence[tuple[int, float]] = ()) -> Cost:
     cost = Cost([])
-    cost.before, cost.after, cost.whole, cost.noisy = before, after, whole, list(noisy)
+    cost.before, cost.after, cost.noisy = before, after, list(noisy)
     return cost
 
 
@@ -209,7 +209,6 @@ def test_the_sizes_of_a_points_tensors() -> None:
     (block,) = drawn(model, guide, some("mlp", 1), 4, CPU)
     seen = block.cost(some("mlp", 1))
     assert (seen.before, seen.after, seen.noisy) == (5, 4, [(5, 20), (4, 8)])
-    assert (seen.whole, seen.layers, seen.apart) == (0, True, False)
 
 
 @pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
@@ -227,28 +226,6 @@ def test_tiles_fit_their_budget(most: int) -> None:
     assert ((draws, points) == (100, 3000)) == (most == 10**9)
 
 
-def test_a_tile_has_few_samples_of_large_weights() -> None:
-    """2 t n + 2 n of at most 100 elements for 100 draws at 100 points, with weights of 30 elements and without."""
-    assert cost().tile(100, 100, 100) == (4, 7)
-    assert cost(whole=30).tile(100, 100, 100) == (1, 25)
-
-
-def test_convolutions_with_drawn_kernels_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 64 points on, with the same functions; not where a layer before them is the same in every draw."""
-    model, guide = make("conv", "mean_field")
-    fit, x = fitted(model, guide), torch.randn(70, *NETS["conv"][1])
-    tiles = tiles_seen(monkeypatch)
-    together = torch.cat([fit.predict(some, 3).f for some in x.split(35)], 1)
-    assert tiles == [(3, 35, 2)] * 2
-    tiles.clear()
-    torch.testing.assert_close(fit.predict(x, 3).f, together)
-    assert tiles == [(1, 70, 2)] * 3
-    tiles.clear()
-    fit = fitted(model, guides.DropConnect(model, {"0.weight": 0.0, "*": 0.5}).double())
-    fit.predict(x, 3)
-    assert tiles == [(3, 70, 2)]
-
-
 @pytest.mark.parametrize("guide", ["bernoulli", "mean_field", "ensemble"])
 def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other points with them, or other tiles, change nothing but rounding."""
@@ -264,7 +241,6 @@ def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: 
     monkeypatch.setattr("pyrodrop.prediction.draws.BLOCK_BYTES", 1)  # a block a draw
     of_blocks = fit.predict(x, 13, seed=5).f
     assert len(torch.unique(of_blocks[:, 0, 0])) > 4
-    torch.testing.assert_close(of_blocks.mean(0), fit.predict(x, 13, seed=5, keep="moments").mean)
     assert not torch.equal(fit.predict(x, 13, seed=6).f, whole)
 
 
@@ -299,6 +275,5 @@ def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     monkeypatch.setattr("pyrodrop.prediction.predict.tqdm", spied)
     fit.predict(x, 6)
-    fit.predict(x, 6, keep="moments")
-    assert [(bar.total, bar.n) for bar in bars] == [(48, 48), (48, 48)]
+    assert [(bar.total, bar.n) for bar in bars] == [(48, 48)]
     assert "predict:   0%" in capsys.readouterr().err

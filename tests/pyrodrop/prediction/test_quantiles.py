@@ -130,14 +130,11 @@ def counts() -> dict[str, tuple[Any, Any]]:
         "Poisson": (dist.Poisson(rate), stats.poisson(rate.numpy())),
         "NegativeBinomial": (dist.NegativeBinomial(some, logits=logits), stats.nbinom(some.numpy(), 1 - p.numpy())),
         "NegativeBinomial, one r": (dist.NegativeBinomial(2.5, probs=p), stats.nbinom(2.5, 1 - p.numpy())),
-        "GammaPoisson": (dist.GammaPoisson(some, rate + 0.01), stats.nbinom(some, ((rate + 0.01) / (rate + 1.01)).numpy())),
-        "Geometric": (dist.Geometric(p), stats.nbinom(1, p.numpy())),
-        "Binomial": (dist.Binomial(n, p), stats.binom(n.numpy(), p.numpy())),
         "Bernoulli": (dist.Bernoulli(logits=logits), stats.bernoulli(p.numpy())),
     }  # fmt: skip
 
 
-KINDS = ["Poisson", "NegativeBinomial", "NegativeBinomial, one r", "GammaPoisson", "Geometric", "Binomial", "Bernoulli"]
+KINDS = ["Poisson", "NegativeBinomial", "NegativeBinomial, one r", "Bernoulli"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,23 +191,6 @@ def test_the_tails_of_large_counts(mean: float) -> None:
             assert total + term * (first / mean) > bound if up else total - term < bound
 
 
-def test_quantiles_of_f_are_those_of_its_draws() -> None:
-    prediction = mixture(50, 3, 2)
-    np.testing.assert_allclose(prediction.quantile([0.1, 0.5], of="f"), np.quantile(prediction.f, [0.1, 0.5], axis=0))
-    low, high = prediction.interval(0.9, of="f")
-    np.testing.assert_allclose(low, np.quantile(prediction.f, 0.05, axis=0))
-    np.testing.assert_allclose(high, np.quantile(prediction.f, 0.95, axis=0))
-    with pytest.raises(ValueError, match="0.01 needs 100 draws; got q=0.01 and 50 draws"):
-        prediction.quantile([0.5, 0.01], of="f")
-
-
-def test_a_function_with_a_known_gaussian_distribution_has_exact_quantiles() -> None:
-    f = torch.zeros(2, 3, 1)
-    known = Prediction(f, dist.Normal(torch.full((1, 3, 1), 5.0), 3.0).to_event(1), f_sd=torch.full((3, 1), 2.0))
-    np.testing.assert_allclose(known.quantile(0.01, of="f"), np.full((3, 1), stats.norm.ppf(0.01, 5, 2)), rtol=1e-6)
-    np.testing.assert_allclose(known.quantile(0.01), np.full((3, 1), stats.norm.ppf(0.01, 5, 3)), rtol=1e-6)
-
-
 def test_quantiles_of_a_mixture_in_every_draw() -> None:
     """Against SciPy's root of the cumulative distribution function, in float64; y of two columns, three components."""
     random = np.random.default_rng(0)
@@ -238,14 +218,18 @@ def test_what_has_no_quantiles_is_refused() -> None:
     labels = Prediction(torch.randn(30, 4, 3), dist.Categorical(logits=torch.randn(30, 4, 3)))
     with pytest.raises(TypeError, match="class labels, which have no order"):
         labels.interval(0.9)
-    assert labels.quantile(0.5, of="f").shape == (4, 3)
     undeclared = type("Undeclared", (torch.distributions.Distribution,), {"arg_constraints": {}})
     bare = Prediction(torch.ones(2, 3), undeclared(torch.Size([2, 3]), validate_args=False))
     with pytest.raises(TypeError, match="got Undeclared: take quantiles of Prediction.sample_y instead"):
         bare.quantile(0.5)
     ones = torch.ones(2, 3, 1)
     subclass = type("Own", (dist.Poisson,), {})(ones)
-    for distribution in (subclass, dist.ZeroInflatedPoisson(ones, gate=ones / 2), dist.BetaBinomial(ones, ones, 3)):
+    for distribution in (
+        subclass,
+        dist.Binomial(3, ones / 2),
+        dist.ZeroInflatedPoisson(ones, gate=ones / 2),
+        dist.BetaBinomial(ones, ones, 3),
+    ):
         with pytest.raises(
             TypeError, match=f"one known cumulative .*got {type(distribution).__name__}: take quantiles of"
         ):

@@ -44,25 +44,6 @@ def images_by_hand(w: dict[str, Tensor], x: Tensor, z: dict[str, Tensor]) -> Ten
     return x @ w["f2.weight"].T + w["f2.bias"]
 
 
-class Stream(nn.Module):
-    """A residual stream: the mask multiplies the output units of a linear map, which nothing consumes alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down, self.head = nn.Linear(6, 9), nn.Linear(9, 6), nn.Linear(6, 2)
-        self.drop = nn.Dropout(0.25)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop(self.down(torch.tanh(self.up(x))))
-        return self.head(torch.sin(x))  # type: ignore[no-any-return]
-
-
-def stream_by_hand(w: dict[str, Tensor], x: Tensor, z: dict[str, Tensor]) -> Tensor:
-    inside = torch.tanh(x @ w["up.weight"].T + w["up.bias"])
-    x = x + z["down.weight"] / 0.75 * (inside @ w["down.weight"].T + w["down.bias"])
-    return torch.sin(x) @ w["head.weight"].T + w["head.bias"]
-
-
 class Tokens(nn.Module):
     """A mask that differs between the tokens of an example, which no weight carries."""
 
@@ -88,15 +69,11 @@ def images() -> tuple[nn.Module, Tensor, Hand]:
     return net, torch.randn(8, 1, 8, 8).double(), images_by_hand
 
 
-def stream() -> tuple[nn.Module, Tensor, Hand]:
-    return Stream().double(), torch.randn(8, 6).double(), stream_by_hand
-
-
 def tokens() -> tuple[nn.Module, Tensor, Hand]:
     return Tokens().double(), torch.randint(11, (8, 5)), tokens_by_hand
 
 
-@pytest.mark.parametrize("make", [images, stream, tokens])
+@pytest.mark.parametrize("make", [images, tokens])
 @pytest.mark.parametrize("loss", ["mean_nll", "sum_nll", "mse"])
 def test_gradient_is_that_of_the_loss_with_weight_decay(
     make: Callable[[], tuple[nn.Module, Tensor, Hand]], loss: str, monkeypatch: pytest.MonkeyPatch

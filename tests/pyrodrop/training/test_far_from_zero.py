@@ -76,9 +76,7 @@ def test_predictions_are_those_of_float64(way: str, of_x: float, of_y: float) ->
     low, high = found.interval(0.9)
     for end, z in ((low, -1.6448536), (high, 1.6448536)):
         np.testing.assert_allclose(end.double() - of_y, f - of_y + z * NOISE, atol=1e-4 * NOISE + 1e-5)
-    moments = run.predict(x[TRAINED:], 3, keep="moments")
-    np.testing.assert_allclose(moments.mean.double() - of_y, f - of_y, atol=1e-5 * train_y.std() + 1e-15 * of_y)
-    assert found.mean.dtype == low.dtype == moments.mean.dtype == (torch.float64 if of_y else torch.float32)
+    assert found.mean.dtype == low.dtype == (torch.float64 if of_y else torch.float32)
 
 
 @pytest.mark.few(2)

@@ -83,8 +83,8 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a discrete site, auto": (lambda: pyrodrop.fit(coin, AutoNormal(coin), {"y": X}, steps=1), "'z'.*config_enumerate"),
 
     "an exact posterior": (lambda: pyrodrop.zoo.entry("exact/yacht"), r"got 'exact/yacht', .* pyrodrop\.zoo\.load loads"),
-    "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"axis of channels, .*x\[:, None\]"),
-    "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"axis of channels, .*x\[:, None\]"),
+    "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"images \[N, channels, height"),
+    "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"images \[N, channels, height"),
 }  # fmt: skip
 
 

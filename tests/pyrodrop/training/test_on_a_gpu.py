@@ -128,7 +128,7 @@ def test_predictions_are_those_of_a_cpu(guide: str) -> None:
     there = pyrodrop.Fit(fit.model, fit.guide, None, fit.history, {}, fit.device)
     draws = there.predict(X[:6], 4000)
     assert draws.f.device.type == "cpu"
-    kept = there.predict(X[:6].to(DEVICE), 4000, keep="moments")
+    kept = there.predict(X[:6].to(DEVICE), 4000)
     assert kept.mean.device.type == torch.device(DEVICE).type
     here = pyrodrop.Fit(fit.model.cpu(), fit.guide.cpu(), None, fit.history, {}).predict(X[:6], 4000)
     error = here.f.std(0) * (2 / 4000) ** 0.5

@@ -145,7 +145,7 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
         scale = pyro.sample("scale", dist.Normal(1.0, 0.5), infer={"is_auxiliary": True})
         pyro.sample("weight", dist.Normal(scale * loc, 1e-9).to_event(2))
 
-    f = pyrodrop.predict(pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), torch.eye(2), 2).f[..., 0]
+    f = pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}).predict(torch.eye(2), 2).f[..., 0]
     torch.testing.assert_close(f[:, 1], 10 * f[:, 0])
     assert not torch.isclose(f[0, 0], f[1, 0])
 

@@ -168,8 +168,6 @@ def test_deterministic_values_in_plates_are_those_of_predictive() -> None:
 
 def test_what_a_program_does_not_have() -> None:
     fit = fitted(line, AutoNormal(line))
-    with pytest.raises(TypeError, match="keep is only for networks"):
-        fit.predict(keep="moments")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="slope, noise, y; got 'weight'"):
         fit.predict(sites=["weight"])
     with pytest.raises(TypeError, match="sequence of names"):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.lab.experiments.league.rows import Referee, Row, chance, league
 from pyrodrop.analysis.lab.experiments.peers import experiment as peers
+from pyrodrop.analysis.lab.experiments.peers.experiment import of_draws
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import LARGEST, write_json
 from pyrodrop.analysis.reports.score_table import best_first, score_table
@@ -31,7 +32,6 @@ from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.arrays import tensor_of
 from pyrodrop.checks import all_finite, known
 from pyrodrop.failed import Failed
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.zoo.exact import PROBLEMS
 
 FORMS = peers.FORMS | {"wasserstein se": ".3f", "spread": ".2f", "away": ".2f"}
@@ -101,7 +101,7 @@ def _scored(file: Path, method: str, referee: Referee, arrays: Mapping[str, Any]
     size = min(count, referee.draws)
     values = {name: value[torch.arange(size) * count // size] for name, value in values.items()}
     if "f" in values:
-        return size, referee.row(method, Prediction.of_draws(values["f"], PROBLEMS[referee.name].likelihood()))
+        return size, referee.row(method, of_draws(values["f"], PROBLEMS[referee.name].likelihood()))
     samples, stats = {name: value.float()[None] for name, value in values.items()}, {"lp": torch.zeros(1, size)}
     theirs = replace(referee.sampled, samples=samples, stats=stats)
     return size, referee.row(method, theirs.predict(referee.test.x, size), theirs.predict(referee.away, size).f)

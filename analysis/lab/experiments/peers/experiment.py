@@ -26,8 +26,10 @@ from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.checks import known
 from pyrodrop.data import Dataset
+from pyrodrop.likelihoods import Likelihood, per_row
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.sampling import Sampled
+from pyrodrop.scaling import Standardize
 
 STORED = RESULTS / "distances.csv"
 SECONDS = 600.0  # time limit of a method
@@ -104,6 +106,13 @@ def run(
         return experiment.write({"rows": rows}, settings=settings, threads=1)
 
 
+def of_draws(f: Any, likelihood: Likelihood, *, joint: bool = True, targets: Standardize | None = None) -> Prediction:
+    """A prediction from draws ``[S, N, outputs]`` of what a network passes to the likelihood, in the units of `targets`."""
+    scales = likelihood.units(Standardize() if targets is None else targets)
+    distribution, location = likelihood.predictive(torch.as_tensor(f).clone(), scales)
+    return Prediction(location, per_row(distribution, 2), joint=joint, missing=likelihood.missing)
+
+
 def _measured(
     name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
 ) -> list[tidy.Row]:
@@ -130,9 +139,7 @@ def _measured(
                 except Fault as error:
                     row["fault"] = str(error)
                 else:
-                    prediction = Prediction.of_draws(
-                        f, problem.likelihood(), joint=about["joint"], targets=train.targets
-                    )
+                    prediction = of_draws(f, problem.likelihood(), joint=about["joint"], targets=train.targets)
                     row |= judge(each, prediction) | {"seconds": about["seconds"]}
                     row |= {n: ", ".join(f"{k} {v}" for k, v in about[n].items()) for n in ("settings", "versions")}
             kept = cells.keep(each, row)

@@ -20,13 +20,13 @@ from rich.table import Table
 from pyrodrop import checks, zoo
 from pyrodrop.analysis.lab.experiments.experiment import Experiment
 from pyrodrop.analysis.lab.experiments.sparse.figure import draw_progress
+from pyrodrop.analysis.lab.experiments.sparse.sizes import compression, compression_report, uncut_weights
 from pyrodrop.analysis.lab.experiments.sparse.units import DENSE, units_left
 from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.compression import compression_report
-from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
+from pyrodrop.compression.kept import keep_mask, kept_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
 from pyrodrop.training.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = compression_report(fit.model, fit.guide)
+        report = compression_report(fit)
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),

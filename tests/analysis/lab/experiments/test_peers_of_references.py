@@ -104,7 +104,7 @@ def test_a_script_runs_in_its_own_process_and_draws_are_judged(script: Path, tmp
     f, about = run_script(script, "mean", sys.executable, content, tmp_path, 60.0)
     assert f.shape == (40, len(test), 1)
     judge = experiment.Judge(reference, test, 40, 0)
-    values = judge("mean", experiment.Prediction.of_draws(f, problem.likelihood(), joint=False, targets=train.targets))
+    values = judge("mean", experiment.of_draws(f, problem.likelihood(), joint=False, targets=train.targets))
     own = f[..., 0] * float(train.targets.scale) + float(train.targets.loc)
     theirs = reference.predict(test.x, 40, seed=7_368_787).f[..., 0].numpy()
     w2 = np.sqrt(((np.sort(own, 0) - np.sort(theirs, 0)) ** 2).mean(0)).mean()

@@ -11,6 +11,7 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.lab.experiments.sparse.experiment import training
+from pyrodrop.analysis.lab.experiments.sparse.sizes import compression_report
 from pyrodrop.data import Dataset, mnist
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -98,3 +99,17 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
     accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
     assert float(accuracy) > 0.95
+
+
+def test_the_report_counts_by_hand() -> None:
+    """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
+    model = models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    guide = guides.SparseDropout(model)
+    with torch.no_grad():
+        guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
+    report = compression_report(pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), torch.randn(30, 4))
+    assert (report.dense.units, report.compressed.units) == ([3, 2], [2, 2])
+    assert (report.dense.weights, report.compressed.weights) == (18, 12)
+    assert (report.dense.parameters, report.compressed.parameters) == (18 + 5, 12 + 4)
+    assert (report.dense.flops, report.compressed.flops) == (36, 24)
+    assert report.ratios["weights"] == 1.5
