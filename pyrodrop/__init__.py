@@ -127,15 +127,12 @@ _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need 
 class _Imports:
     """What importing other modules also does, for `sys.meta_path`.
 
-    Before Pyro, the names of TorchScript are added that it needs and PyTorch lacks. After `pyrodrop.distributions`, their KL
-    divergences are registered with `torch.distributions`. A file of this package that imports a package of an extra which is
-    not installed raises an error that names the line to install it.
+    After `pyrodrop.distributions`, their KL divergences are registered with `torch.distributions`. A file of this package
+    that imports a package of an extra which is not installed raises an error that names the line to install it.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, *_: Any) -> Any:
-        if name == "pyro":
-            import_module(f"{__name__}.torchscript").stand_in()
         if not name.startswith(f"{__name__}."):
             return None
         spec: Any = PathFinder.find_spec(name, path)

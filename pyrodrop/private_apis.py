@@ -1,6 +1,6 @@
 """Private APIs of PyTorch and Pyro: for tensors, optimisers and Pyro's store, and for recorded and compiled steps.
 
-A release may change them, so only this file and `pyrodrop.torchscript` use private APIs.
+A release may change them, so only this file uses private APIs.
 `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 
@@ -17,7 +17,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -326,10 +326,8 @@ def script(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
     same bits; nothing is fused or reordered.
 
     Raises:
-        NotImplementedError: an operation has no form in TorchScript; or this PyTorch has none (it is deprecated since 2.9).
+        NotImplementedError: an operation has no form in TorchScript.
     """
-    if not hasattr(torch.jit, "CompilationUnit"):
-        raise NotImplementedError("this PyTorch has no TorchScript")
     inputs = [f"{node.name}: Tensor" for node in graph.nodes if node.op == "placeholder"]
     lines, wanted = [f"def step({', '.join(inputs)}) -> List[Tensor]:"], []
     for node in graph.nodes:
@@ -377,8 +375,7 @@ def _code_of(value: Any, kind: str) -> str:
 
 def scripts_as_they_are() -> AbstractContextManager[None]:
     """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
-    execution: Any = getattr(torch.jit, "optimized_execution", None)
-    return nullcontext() if execution is None else execution(False)
+    return torch.jit.optimized_execution(False)  # type: ignore[no-any-return, no-untyped-call]
 
 
 _MEMORY_FORMATS = {

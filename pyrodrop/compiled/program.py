@@ -14,8 +14,8 @@ A graph is simplified, with bitwise the same results:
     a small value that depends only on constants         moves into a separate graph, which is run once for many calls
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
-memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where PyTorch
-lacks that or an operation of it, as the code that `torch.fx` generates.
+memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where that
+lacks an operation, as the code that `torch.fx` generates.
 """
 
 from __future__ import annotations
@@ -65,9 +65,6 @@ SMALL = 2**16  # bytes of a constant
 _LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
 
 
-_MAPPED_ENTRIES = 2**26  # most entries of all results of a mapped call, which a recording keeps until its end
-
-
 class Program:
     """A recorded function. Its inputs are the function's, followed by constants and noise.
 
@@ -76,25 +73,18 @@ class Program:
         met: the tensors that the recording met, by node and by reference.
         noise_of: function that returns the `Noise` of each random input, in the order in which Pyro draws them, from values
             of the tensors that were met.
-        read: the whole numbers of arguments for which the graph is valid.
-        numbers: function that computes these numbers from other inputs.
 
     Attributes:
         constants: values of the constants, computed from the tensors that were met; `refresh` computes them again.
         draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
     """
 
-    looped: bool = False
-
     def __init__(
         self,
         whole: fx.Graph,
         met: Mapping[fx.Node, Tensor],
         noise_of: Callable[[Sequence[Tensor]], list[Noise]] = lambda _: [],
-        read: Sequence[int] = (),
-        numbers: Callable[..., Sequence[Tensor]] = lambda *_: (),
     ) -> None:
-        self.read, self._numbers = tuple(read), numbers
         self.met: list[Tensor] = list(met.values())
         self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
         self.graph: fx.Graph
@@ -113,11 +103,6 @@ class Program:
         """The results for all inputs."""
         with torch.no_grad(), scripts_as_they_are():
             return self.run(*inputs)
-
-    def numbers(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """The numbers that the function reads of these inputs, `read` if the graph is valid for them."""
-        with torch.no_grad():
-            return tuple([int(number) for number in self._numbers(*inputs)])
 
     @functools.cached_property
     def module(self) -> Callable[..., Any]:
@@ -215,7 +200,6 @@ class MappedProgram(Program):
     """A program with an axis of replicates on all inputs but the last, results, noise, and constants that differ.
 
     Convolutions of R replicates are mapped to one convolution with R groups, which is slower on a CPU than R convolutions.
-    So on a CPU, a program with convolutions is called for one replicate after another.
 
     Args:
         program: of one replicate.
@@ -224,22 +208,17 @@ class MappedProgram(Program):
 
     Attributes:
         one: the program of one replicate.
-        looped: whether it is called for one replicate after another.
 
     Raises:
-        Untraceable: replicates cannot draw their noise together, or may differ in whole numbers that the program reads.
+        Untraceable: replicates cannot draw their noise together.
     """
 
-    def __init__(
-        self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int, device: torch.device
-    ) -> None:
-        if program.read:
-            raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
+    def __init__(self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int) -> None:
         if program.draws_itself:
             raise Untraceable(
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
-        self.one, self.graph, self.draws_itself, self.read = program, program.graph, [], ()
+        self.one, self.graph, self.draws_itself = program, program.graph, []
         names = [_name_of(tensor, state[0]) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {
@@ -253,57 +232,24 @@ class MappedProgram(Program):
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
         self._axes = (*(0,) * (inputs - 1), None, *axes, *(0,) * len(program.noise))
-        convolves = any(node.target is _A.convolution.default for node in self.graph.nodes)
-        self.looped = convolves and device.type == "cpu"
         noises = {key: program.noise_of(row) for key, row in met.items()}
         self._alone: list[list[Noise]] = [noises[id(tensors)] for tensors in state]
         self.noise = [Noise.of_replicates(of_input) for of_input in zip(*self._alone, strict=True)]
 
     @functools.cached_property
     def module(self) -> Callable[..., Any]:
-        return _looped(self.one.module, self._axes) if self.looped else self.one.mapped(self._axes)
-
-    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
-        with torch.no_grad():
-            return self.module(*inputs)  # type: ignore[no-any-return]
+        return self.one.mapped(self._axes)
 
     def run(self, *inputs: Tensor) -> Sequence[Tensor]:  # type: ignore[override]
-        """The results for all inputs by the operations that mapping makes, which the first call records.
-
-        For small networks, mapping takes longer than the mapped operations, which have the same kernels.
-        """
-        if self._recorded is None:
-            self._recorded = self._record([value.detach() for value in inputs])
-        return self._recorded(*inputs)
-
-    _recorded: Callable[..., Sequence[Tensor]] | None = None
-
-    def _record(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        """`module` recorded; itself if it is a loop, too large, or cannot be recorded."""
-        if self.looped or self.entries * len(inputs[0]) > _MAPPED_ENTRIES:
-            return self.module
-        wanted = self.module(*inputs)
-        try:
-            recording = recorded(self.module, inputs)
-            program = Program(recording.graph, dict(zip(recording.constants, recording.met, strict=True)))
-            same = all(map(torch.equal, wanted, program(*inputs)))
-        except Exception as error:  # whatever an operation that is mapped raises
-            _log.info("replicates are mapped anew in every step, which is slower: %s", first_line(error))
-            return self.module
-        return (lambda *every: program.run(*every, *program.constants)) if same else self.module
+        return self.module(*inputs)  # type: ignore[no-any-return]
 
     @property
     def text(self) -> str:  # type: ignore[override]
         return f"{self.one.text} mapped over {self._axes}"
 
     def some(self, rows: slice) -> MappedProgram:
-        """The program of some of the replicates, always mapped over them and never called in a loop.
-
-        TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
-        """
+        """The program of some of the replicates."""
         some = copy.copy(self)
-        some.__dict__.pop("module", None)
-        some.looped, some._recorded = False, None
         axes = self._axes[-len(self.constants) - len(self.noise) :]
         some.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, axes, strict=False)]
         some.noise = [noise.some(rows) for noise in self.noise]
@@ -312,19 +258,6 @@ class MappedProgram(Program):
     def draw_alone(self, replicate: int) -> list[Tensor]:
         """Random numbers for one call of one replicate, as Pyro would draw them for it."""
         return [noise.draw() for noise in self._alone[replicate]]
-
-
-def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
-    """The function, mapped over the first axes of its inputs by a loop; the axis is None for an input that is not mapped."""
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = [
-            function(*(value if axis is None else value[r] for value, axis in zip(inputs, axes, strict=True)))
-            for r in range(len(inputs[0]))
-        ]
-        return tuple(map(torch.stack, zip(*rows, strict=True)))
-
-    return run
 
 
 def _name_of(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
@@ -380,19 +313,13 @@ def _as_function(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return fx.GraphModule({}, graph).forward  # type: ignore[no-any-return]
 
 
-def pure(
-    function: Callable[..., list[Tensor]],
-    inputs: Sequence[Tensor],
-    parts: Sequence[Any] = (),
-    arguments: Collection[int] = (),
-) -> Program:
+def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts: Sequence[Any] = ()) -> Program:
     """Record a function of tensors as a graph, of which tensors that the function meets and random numbers are inputs.
 
     Args:
         function: called once with tensors whose values it cannot read, and again if it seems to draw outside torch.
         inputs: tensors of the shapes, dtypes and devices to record for.
         parts: the modules whose buffers and attributes must not change.
-        arguments: the positions of the inputs of which the function may read whole numbers: see `Program.read`.
 
     Raises:
         Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
@@ -403,7 +330,7 @@ def pure(
     with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as look:
         try:
             with elementary():
-                recording = recorded(function, inputs, arguments)
+                recording = recorded(function, inputs)
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
@@ -417,14 +344,12 @@ def pure(
 def _purify(recording: Recording) -> Program:
     """Turn random numbers into inputs."""
     graph, constants = recording.graph, recording.constants
-    numbers = function_of([node for node, _ in recording.read], recording.inputs) if recording.read else None
     _refuse_writes(graph, set(recording.inputs), set(constants))
     if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
     noise_of = hoist(graph, [*recording.inputs, *constants][-1], constants)
     graph.eliminate_dead_code()
-    met, read = dict(zip(constants, recording.met, strict=True)), [int(number) for _, number in recording.read]
-    return Program(graph, met, noise_of, read, numbers or (lambda *_: ()))
+    return Program(graph, dict(zip(constants, recording.met, strict=True)), noise_of)
 
 
 def make_flat(module: fx.GraphModule) -> None:

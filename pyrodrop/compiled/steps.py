@@ -63,7 +63,6 @@ _SHARE = 20  # a comparison waits until training has taken this many times as lo
 _LATER = 100  # steps by which such a comparison is postponed
 
 _WORTH_A_TRACE = 30  # steps: a recording costs as much as some tens of Pyro's
-_WORTH_A_RECORDING = 60  # steps of replicates, for each of which mapping takes about a millisecond
 _STEP, _OPERATION, _COMPILATION, _COMPILED_OPERATION = 100, 1.6, 6.5e6, 1e4  # a, b, c and d
 _MAPPED_OPERATION, _MAPPED_COMPILATION = 25, 3  # b, and times c and d, of operations that are mapped
 _SECONDS, _SECONDS_OF_ENTRY = 6.2e-7, 1.15e-10  # o and e
@@ -104,7 +103,7 @@ class StackedLoss:
         if batch.shapes not in self._programs:
             inputs = len(self.leaves) + len(self.buffers) + len(batch.tensors) + 1
             one = self.first.program(batch.at(0))
-            self._programs[batch.shapes] = MappedProgram(one, self.held, inputs, batch.device)
+            self._programs[batch.shapes] = MappedProgram(one, self.held, inputs)
         return self._programs[batch.shapes]
 
     def evaluated(self, batch: Arguments, seeds: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -358,20 +357,16 @@ def spaced(like: Tensor, steps: int) -> Tensor:
 
 
 class Traced(Steps):
-    """Replays the recorded gradient operation by operation; the optimiser updates the parameters.
-
-    Args:
-        record: whether to record the operations of mapped programs, which pays off for many steps.
-    """
+    """Replays the recorded gradient operation by operation; the optimiser updates the parameters."""
 
     name = "traced"
 
-    def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = True) -> None:
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
-        self._update, self._record = Update(optimizer), record
+        self._update = Update(optimizer)
 
     def call_of(self, prepared: Prepared) -> Callable[..., Any]:
-        return prepared.programs[0].run if self._record else prepared.programs[0].evaluate
+        return prepared.programs[0].run
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
@@ -405,9 +400,6 @@ class Traced(Steps):
 class Compiled(Steps):
     """Makes every step with one compiled program; there is one program for each shape of minibatch.
 
-    Args:
-        looped: whether the program is called for each replicate separately.
-
     Raises:
         Untraceable: the optimiser has no rule, or no state for a parameter.
     """
@@ -416,12 +408,12 @@ class Compiled(Steps):
     most_bytes_on_gpu: ClassVar[int] = 2**28
     most_steps_on_gpu: ClassVar[int] = 10
 
-    def __init__(self, loss: Recorded | StackedLoss, optimizer: Any, *, looped: bool = False) -> None:
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._options: dict[str, Any] = {}
         if isinstance(loss, StackedLoss):
             count = len(loss.held)
-            size = 1 if looped else count if loss.alive.is_cuda else group_size(count)
+            size = count if loss.alive.is_cuda else group_size(count)
             super().__init__(loss, [slice(first, first + size) for first in range(0, count, size)])
             self._whole = WholeStep(self.leaves, optimizer, loss.buffers, _of_the_living, [loss.alive, loss.lived])
             # With short rows, an operation that is fused into each of its readers is computed again for every few entries,
@@ -568,18 +560,13 @@ def accelerate(
         Untraceable: replicates, whose steps Pyro cannot make, have no program.
     """
     stacked = isinstance(loss, StackedLoss)
-    looped = stacked and loss.program(batches[0]).looped
-    if looped and steps > 1:
-        _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
 
     def make(kind: EngineName) -> Engine | None:
         if kind == "pyro":
             return None
         for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss without a program
             loss.program(batch)
-        compiled = kind == "compiled"
-        record = not stacked or steps >= _WORTH_A_RECORDING
-        engine = Compiled(loss, optimizer, looped=looped) if compiled else Traced(loss, optimizer, record=record)
+        engine = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
         for batch in batches:
             engine.prepare(batch)
         return engine

@@ -63,9 +63,7 @@ def compile_svi(
     - random numbers of torch;
     - modes, hooks, `requires_grad` and identity of modules and parameters, and plain numbers, flags and objects that the
       program's code names, in attributes, classes, imported modules, slots, containers (of at most 100 items), closures and
-      global names: they are compared at every step, and the step is recorded again after a change;
-    - whole numbers and truth values that are computed only from arguments, such as ``range(int(lengths.max()))``: there is
-      a recording for each of their values.
+      global names: they are compared at every step, and the step is recorded again after a change.
 
     Everything else is read once, when the step is recorded: an entry of an array, a value that another package reads, a
     large tensor that is changed through NumPy or `Tensor.data`. Therefore before steps 1, 2, 4, ... of a recording and every
@@ -144,25 +142,17 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 key = torch.get_default_dtype(), _structure((args, kwargs), call.tensors)
             except Untraceable as error:
                 return self._by_pyro(call, str(error))
-            structure = self._structure_of(key, call)
+            if key not in self._structures and len(self._structures) >= _STRUCTURES:
+                self._structures.clear()
+            structure = self._structures.setdefault(key, _Structure())
             if structure.record is None and structure.is_ready():
-                self._record(key, structure, call)
-                structure = self._structure_of(key, call)
+                self._record(structure, call)
             if structure.record is not None:
                 return self._by_record(structure, structure.record, call)
             loss = self._by_pyro(call, structure.refused)
             if self.wanted != "pyro" and not structure.refused:
                 structure.look(self.programs)
             return loss
-
-    def _structure_of(self, key: Any, call: Call) -> _Structure:
-        """The state of recording for such arguments, and for the whole numbers of them that recordings read."""
-        if key not in self._structures:
-            if len(self._structures) >= _STRUCTURES:
-                self._structures.clear()
-            self._structures[key] = _Structure()
-        structure = self._structures[key]
-        return structure if structure.read is None else self._structure_of((key, structure.read(call)), call)
 
     def _by_pyro(self, call: Call, reason: str = "") -> Any:
         """A step of Pyro; `reason` is logged the first time."""
@@ -171,20 +161,15 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             _log.log(logging.INFO if self.wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
         return super().step(*call.args, **call.kwargs)
 
-    def _record(self, key: Any, structure: _Structure, call: Call) -> None:
+    def _record(self, structure: _Structure, call: Call) -> None:
         devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
         try:
             with torch.random.fork_rng(devices):
-                record = _Record(self, call)
+                structure.record = _Record(self, call)
         except Untraceable as error:
             structure.refused = str(error)
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             structure.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
-        else:
-            if record.program.read:
-                structure.read = record.numbers
-                structure = self._structures[key, record.program.read] = _Structure()
-            structure.record = record
 
     def _by_record(self, structure: _Structure, record: _Record, call: Call) -> Any:
         """A step of the record, or of Pyro if the record is not valid for it."""
@@ -220,18 +205,16 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
 
 class _Structure:
-    """The state of recording for arguments of one structure, or of one structure and the same whole numbers.
+    """The state of recording for arguments of one structure.
 
     Attributes:
         record: the record of a step; None before there is one.
         refused: why there can be no record; empty if there can be.
-        read: function that returns the whole numbers of arguments that recordings read; None if they read none.
     """
 
     def __init__(self) -> None:
         self.record: _Record | None = None
         self.refused = ""
-        self.read: Callable[[Call], tuple[int, ...]] | None = None
         self._contents: Contents | None = None  # what model and guide read at the last step by Pyro
         self._quiet, self._patience = 0, 2  # steps by Pyro in turn before which nothing had changed: so far, and needed
 
@@ -321,10 +304,6 @@ class _Record:
                     return True
                 self._zeros[number] = gradient, gradient._version
         return False
-
-    def numbers(self, call: Call) -> tuple[int, ...]:
-        """The whole numbers of these arguments that the program reads."""
-        return self.program.numbers(self.recorded.inputs(call))
 
     @property
     def engine(self) -> Name:

@@ -102,7 +102,7 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"
             )
-        if isinstance(module, getattr(torch.jit, "ScriptModule", ())):
+        if isinstance(module, torch.jit.ScriptModule):
             raise TypeError(
                 "the parameters of a scripted or traced module cannot be replaced; pass the module that it was made from; "
                 f"got {name}"

@@ -16,9 +16,6 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
-from pyrodrop.compiled import program as programs
-from pyrodrop.compiled.record import Untraceable
-from pyrodrop.compiled.record import recorded as recording
 from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
 from pyrodrop.training.replicates import data_sets
@@ -124,28 +121,6 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
     errors = (one.var(0) * (1 / len(one) + 1 / len(other))).sqrt()
     assert bool((errors > 0).all())
     assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
-
-
-def test_a_step_that_cannot_be_recorded_is_mapped(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """To the same result: of networks that update statistics and learn a number, with minibatches of two shapes."""
-    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0, learned=True))
-    settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3, "steps": 100}
-
-    def record(function: Any, inputs: Any, *arguments: Any) -> Any:
-        if not arguments:
-            raise Untraceable("an operation has no form")
-        return recording(function, inputs, *arguments)  # of one replicate
-
-    recorded = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
-    monkeypatch.setattr(programs, "recorded", record)
-    with caplog.at_level("INFO", "pyrodrop"):
-        mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
-    assert "mapped anew" in caplog.text
-    for one, other in zip(recorded, mapped, strict=True):
-        assert_equal(one, other)
 
 
 def test_the_data_of_every_replicate_are_checked() -> None:
