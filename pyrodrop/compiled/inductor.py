@@ -261,10 +261,8 @@ class WholeStep:
 
         return step
 
-    def compiled(
-        self, program: Program, tensors: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]
-    ) -> Call:
-        """The step with a program's gradient, compiled for tensors like these, which it writes to, and such minibatches.
+    def compiled(self, program: Program, batch: Arguments, options: Mapping[str, Any]) -> Call:
+        """The step with a program's gradient, compiled for such minibatches.
 
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
@@ -273,12 +271,12 @@ class WholeStep:
         if batch.device.type == "cpu":
             wrappers.insert(0, ("as a C++ function", {**options, **NATIVE}))
         if program.draws_itself:
-            _check_draws(program, tensors)
+            _check_draws(program, self.tensors)
             wrappers = [(name, {**each, "fallback_random": True}) for name, each in wrappers]
         with torch.no_grad():
-            controls = tensors[0].new_ones(self.width)
+            controls = self.tensors[0].new_ones(self.width)
             rest = [*batch.tensors, controls, *program.constants]
-            inputs = on(batch.device, [*tensors, *rest, *program.shapes()])
+            inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
             ways = ((name, partial(self._made, program, inputs, rest, batch, each)) for name, each in wrappers)
             said = "the compiled step is called from Python, which is slower: %s, %s"
             _, call = first_that_works(ways, lambda name, error: _log.info(said, name, error))

@@ -24,7 +24,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -247,14 +247,6 @@ class MappedProgram(Program):
     def text(self) -> str:  # type: ignore[override]
         return f"{self.one.text} mapped over {self._axes}"
 
-    def some(self, rows: slice) -> MappedProgram:
-        """The program of some of the replicates."""
-        some = copy.copy(self)
-        axes = self._axes[-len(self.constants) - len(self.noise) :]
-        some.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, axes, strict=False)]
-        some.noise = [noise.some(rows) for noise in self.noise]
-        return some
-
     def draw_alone(self, replicate: int) -> list[Tensor]:
         """Random numbers for one call of one replicate, as Pyro would draw them for it."""
         return [noise.draw() for noise in self._alone[replicate]]
@@ -411,16 +403,11 @@ class Noise:
             return cls(first.kind, torch.stack([noise.like for noise in noises]))
         return cls(first.kind, first.like.expand(count, *first.like.shape), first.numbers)
 
-    def some(self, rows: slice) -> Noise:
-        """The noise of some of the replicates."""
-        like = self.like[rows]
-        return replace(self, like=like, shape=(len(like), *self.shape[1:]) if self.shape else ())
-
-    def empty(self, *steps: int) -> Tensor:
-        """An uninitialised tensor for draws, with the leading dimensions `steps`."""
+    def empty(self) -> Tensor:
+        """An uninitialised tensor for a draw."""
         masks = self.kind.startswith("coins")
         shape, dtype = (self.shape, torch.uint8) if masks else (self.like.shape, self.like.dtype)
-        return torch.empty((*steps, *shape), dtype=dtype, device=self.like.device)
+        return torch.empty(shape, dtype=dtype, device=self.like.device)
 
     def fill(self, place: Tensor) -> None:
         """Draw into a tensor of `empty`."""

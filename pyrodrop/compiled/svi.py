@@ -363,7 +363,7 @@ class _Record:
         if not all(self._objective.reached) or call.device != self.device:
             raise Untraceable("a parameter gets no gradient, or the arguments are not on its device")
         whole = WholeStep(self.leaves, optimizers, self.recorded.buffers, _if_finite)
-        self._compiled = whole.compiled(self.program, whole.tensors, call, {})
+        self._compiled = whole.compiled(self.program, call, {})
         self._compiles, self._kinds = True, optimizers.kinds
 
     def _compiled_step(self, step: Callable[..., Sequence[Tensor]], optimizers: _Optimizers, call: Call) -> float:

@@ -14,7 +14,6 @@ from torch.func import functional_call
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
 from pyrodrop.networks.pooling import PoolsBySlices
-from pyrodrop.private_apis import activations_kept
 from pyrodrop.recurrence import elementary
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
@@ -49,17 +48,13 @@ def call(
     Raises:
         Unfit: `output` fails, or the result is not a single tensor.
         RuntimeError: with gradients, the network has hooks on saved tensors.
-
-    Recomputation of activations (`torch.utils.checkpoint`) is disabled: it would happen in the backward pass, after this
-    call, with other values of the parameters and other noise.
     """
-    with activations_kept():
-        gradients = torch.is_grad_enabled()
-        with (
-            torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
-            _cudnn(enabled=not gradients) if recurs else nullcontext(),
-        ):
-            return taken(_call(network, values, names, x, attends), output)
+    gradients = torch.is_grad_enabled()
+    with (
+        torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
+        _cudnn(enabled=not gradients) if recurs else nullcontext(),
+    ):
+        return taken(_call(network, values, names, x, attends), output)
 
 
 def check_function(output: Any) -> Output:
@@ -115,9 +110,8 @@ def _places(value: Any) -> list[str]:
 
 
 RECOMPUTES = (
-    "the network of a model must not have hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks), which may "
-    "compute activations again after the call, with other weights than the sampled ones: remove them, or switch gradient "
-    "checkpointing off"
+    "the network of a model must not compute activations again (torch.utils.checkpoint), or have other hooks on saved "
+    "tensors, which run after the call, with other weights than the sampled ones: switch gradient checkpointing off"
 )
 
 

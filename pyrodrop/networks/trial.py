@@ -17,7 +17,6 @@ network whose outputs depend on the places of rows.
 
 from __future__ import annotations
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -36,12 +35,10 @@ from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
-from pyrodrop.private_apis import activations_kept, in_function_transform
+from pyrodrop.private_apis import in_function_transform, recomputation_refused
 from pyrodrop.recurrence import elementary
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
-
-_log = logging.getLogger("pyrodrop")
 
 _SOUGHT = 256  # number of rows that are searched for one that differs from the first, or on which weights must be used
 
@@ -387,18 +384,11 @@ def observe(trial: Trial, x: Inputs, *, training: bool = False) -> tuple[Propert
 def _in_training(trial: Trial, properties: Properties) -> Properties:
     """Add the properties of the network in training mode; raises as `observe`."""
     try:
-        with activations_kept() as recomputation:
-            before = recomputation.calls
+        with recomputation_refused(RECOMPUTES):
             small = trial.deterministic(training=True, gradients=True)
-            recomputes = recomputation.calls > before
         failed = small.failed or trial.small.failed
         if failed is not None:
             raise failed
-        if recomputes:
-            _log.warning(
-                "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: "
-                "they are kept instead, so training takes the memory of the network without checkpointing"
-            )
         others = {id(leaf) for leaf in small.others}
         if others & {id(leaf) for leaf in trial.small.others}:
             # one that is there in every call, unlike what a forward makes to differentiate by

@@ -28,16 +28,11 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
 
     def draw(self: Any) -> list[Tensor]:
         drawn = self.shapes()
-        for row, replicate in enumerate(vars(self).get("of_part", range(len(seeds)))):
+        for replicate in range(len(seeds)):
             with own(replicate):
                 for place, tensor in zip(drawn, self.draw_alone(replicate), strict=True):
-                    place[row] = tensor
+                    place[replicate] = tensor
         return drawn
-
-    def part(self: Any, rows: slice) -> Any:
-        made = parts(self, rows)
-        vars(made)["of_part"] = range(len(seeds))[rows]
-        return made
 
     def orders(self: Minibatches) -> Tensor:
         rows: list[Tensor] = []
@@ -57,8 +52,6 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         finally:
             states[:] = before
 
-    parts: Any = resolve_name("pyrodrop.compiled.program:MappedProgram.some")
-
     @contextmanager
     def loaded_alone(self: Stack, replicate: int) -> Iterator[None]:
         with loaded(self, replicate), own(replicate):
@@ -67,7 +60,6 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for replaced, value in (
             ("compiled.program.MappedProgram.draw", draw),
-            ("compiled.program.MappedProgram.some", part),
             ("compiled.steps.Steps.most_steps", 1),
             ("compiled.inductor.WholeStep._made", compared),
             ("training.rows.Minibatches.orders", orders),

@@ -236,7 +236,7 @@ NOISES: Mapping[str, list[Noise]] = {
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
     program: Any = SimpleNamespace(noise=noises)
-    ahead, rows = Prepared(Call((), {}), [program]), None
+    ahead, rows = Prepared(Call((), {}), program), None
     ahead.reserve(6)
     torch.manual_seed(0)
     want = [[noise.draw() for noise in noises] for _ in range(9)]

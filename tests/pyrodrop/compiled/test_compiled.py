@@ -352,9 +352,7 @@ def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
     """Of several steps at once; mean and standard deviation are those of the distribution."""
     torch.manual_seed(0)
     noise = Noise.of_replicates([Noise(kind, torch.full((500,), 0.3), numbers, (500,))] * 4)
-    place = noise.empty(3)
-    noise.fill(place)
-    rows = place.double().flatten(0, 1)
+    rows = torch.cat([noise.draw().double() for _ in range(3)])
     assert rows.shape == (12, 500)
     assert float(rows.mean()) == pytest.approx(mean, abs=5 * sd / 6000**0.5)
     assert float(torch.corrcoef(rows).fill_diagonal_(0).abs().max()) < 5 / 500**0.5

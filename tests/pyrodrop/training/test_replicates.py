@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
-from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
 from pyrodrop.training.replicates import data_sets
 
@@ -131,15 +130,9 @@ def test_the_data_of_every_replicate_are_checked() -> None:
         pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=2)
 
 
-def test_groups_of_replicates_are_equal_parts() -> None:
-    """Of at most 64 and more than 16, or all of them: 67 is a prime, 34 = 2 * 17 stay together, 128 are two blocks."""
-    assert [group_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
-
-
 @pytest.mark.slow
-def test_groups_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
-    monkeypatch.setattr("pyrodrop.compiled.steps._GROUP", 4)
+def test_compiled_replicates_are_the_traced_ones() -> None:
+    """With precisions of their own; one of them fails."""
     parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
     posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
