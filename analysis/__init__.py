@@ -6,9 +6,9 @@ Public functions and classes can be imported from this package, whichever file d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyrodrop.checks import public
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "pyrodrop.analysis":
     raise ImportError("import pyrodrop.analysis, not analysis")
@@ -50,4 +50,10 @@ _FILES = {
     "comparison.reloo": ("reloo",),
     "arviz.bridge": ("to_arviz",),
 }
-public(__name__, __all__, {name: f"{__name__}.{file}" for file, names in _FILES.items() for name in names})
+_PLACES = {name: file for file, names in _FILES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

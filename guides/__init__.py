@@ -3,7 +3,6 @@
 if __name__ != "pyrodrop.guides":
     raise ImportError("import pyrodrop.guides, not guides")
 
-from pyrodrop.checks import public
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout, DropConnect
 from pyrodrop.guides.concrete_dropout import ConcreteDropout
 from pyrodrop.guides.ensemble import Ensemble
@@ -40,5 +39,3 @@ __all__ = [
     "from_noise",
     "to_module",
 ]
-
-public(__name__, __all__)

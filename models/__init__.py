@@ -3,7 +3,6 @@
 if __name__ != "pyrodrop.models":
     raise ImportError("import pyrodrop.models, not models")
 
-from pyrodrop.checks import public
 from pyrodrop.models.conv_net import ConvNet
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
@@ -23,5 +22,3 @@ __all__ = [
     "WithPriorFunction",
     "from_module",
 ]
-
-public(__name__, __all__)

@@ -17,7 +17,6 @@ import itertools
 import pickle
 import random
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -86,11 +85,16 @@ class Flags:
         named = [(name, value) for table, name, value in entries if table == "_parameters" and value is not None]
         once = {id(value): (name, value) for name, value in [*named, *(parameters or {}).items()]}
         self.parameters: dict[str, Tensor] = dict(once.values())
-        self._names, self._values = [name for _, name, _ in entries], [value for *_, value in entries]  # for their ids
-        self._modes = [f"training or evaluation mode of {name}" for name in modules]
+        self._values = [value for *_, value in entries]  # for their ids
         self._dicts = [module.__dict__ for module in modules.values()]
         self._tables: list[dict[str, Any]] = [of[table] for of in self._dicts for table in TABLES]
         self._hooks = [of[hooks] for of in self._dicts for hooks in HOOKS]
+        self._names = (
+            [name for _, name, _ in entries],
+            [f"requires_grad or a hook of {name}" for name in self.parameters],
+            [],
+            [f"training or evaluation mode of {name}" for name in modules],
+        )
         self._before = self._now()
         self._before[1][:] = [
             (needed, *(None if of is None else dict(of) for of in hooks)) for needed, *hooks in self._before[1]
@@ -98,17 +102,11 @@ class Flags:
 
     def changed(self) -> str:
         """A description of the first change that is found, for a message; empty if nothing has changed."""
-        now, before = self._now(), self._before
-        if now == before:
-            return ""
-        if now[0] != before[0]:
-            pairs = zip(self._names, before[0], now[0], strict=False)
-            return next((name for name, old, new in pairs if old != new), "a parameter, buffer or submodule")
-        for name, old, new in zip(self.parameters, before[1], now[1], strict=True):
-            if old != new:
-                return f"requires_grad of {name}" if old[0] != new[0] else "a hook of a parameter"
-        modes = zip(self._modes, before[3], now[3], strict=True)
-        return next((name for name, old, new in modes if old != new), "a hook of a module")
+        now, others = self._now(), ("a parameter, buffer or submodule", "", "a hook of a module", "")
+        for names, new, old, other in zip(self._names, now, self._before, others, strict=True):
+            if new != old:
+                return next((name for name, a, b in zip(names, new, old, strict=False) if a != b), other)
+        return ""
 
     def _now(self) -> tuple[list[Any], ...]:
         objects = map(id, chain.from_iterable(map(dict.values, self._tables)))
@@ -471,16 +469,12 @@ class Look(Snapshot):
         self._store = StoreAsItIs()
         sources = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources)]
-        self._lent: dict[int, _Lent] = {}
-        self._iterators = [place for place in self._contents.places if _takes_items(place[-1])]
-        fixed = [name for _, write, name, _ in self._iterators if write is None]
-        if fixed:
-            raise ValueError(
-                f"the iterator {fixed[0]!r} is in a tuple, partial, default or set, so that calls that find the program's "
-                "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
-            )
-        for _, write, name, value in self._iterators:
-            write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
+        for _, _, name, value in self._contents.places:
+            if _takes_items(value):
+                raise ValueError(
+                    f"the program takes items from the iterator {name!r}, a {type(value).__name__}, which cannot be put "
+                    "back after calls: pass the items as arguments, or keep a list of them and a counter"
+                )
 
     def _keeps(self, tensor: Tensor) -> bool:
         of_numpy = id(tensor) not in self._contents.objects
@@ -491,7 +485,7 @@ class Look(Snapshot):
         """Note what has changed."""
         self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
         self.replaced = self._store.replaced()
-        if name := self.changed() or self._taken():
+        if name := self.changed() or self._drawn():
             self.changes = f"a call changes {name}"
 
     def forget(self, names: Sequence[str]) -> None:
@@ -500,13 +494,11 @@ class Look(Snapshot):
             forget_in_store(name)
             self._store.before.pop(name, None)
 
-    def _taken(self) -> str:
-        """The name of an iterator or generator from which items were taken; empty if there is none."""
+    def _drawn(self) -> str:
+        """The name of a generator of the programs from which numbers were drawn; empty if there is none."""
         moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
         known = {id(value): name for _, _, name, value in self._contents.places}
-        names = [known.get(id(source), "a random generator") for source in moved]
-        names += [lent.name for lent in self._lent.values() if lent.copied is not None]
-        return names[0] if names else ""
+        return next((known.get(id(source), "a random generator") for source in moved), "")
 
     def undo(self) -> None:
         """Put everything back."""
@@ -516,8 +508,6 @@ class Look(Snapshot):
             _set_state(source, pickle.loads(state))
         if modules_of(*self._programs).keys() <= self._contents.modules.keys():
             self.restore()
-        for _, write, _, value in self._iterators:
-            write(value)  # type: ignore[misc]
 
 
 @contextmanager
@@ -526,15 +516,14 @@ def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
 
     Put back are what the programs are made of (`Contents`), buffers and attributes of modules, all tensors that are written
     to in place, small arrays, the programs' random generators and those of Python and NumPy, and parameters of Pyro's store
-    that are replaced. Calls take items from copies of the programs' iterators. A program that makes modules in the block, as
-    at a first call, keeps these and its other objects.
+    that are replaced. A program that makes modules in the block, as at a first call, keeps these and its other objects.
 
     Args:
         all_writes: whether to put back all tensors that are written to, for which every operation is intercepted; or only
             the programs' own of at most 64 MiB, of which copies are made.
 
     Raises:
-        ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
+        ValueError: the program takes items from an iterator.
     """
     look = Look(programs, all_writes)
     try:
@@ -543,31 +532,6 @@ def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
         look.note()
     finally:
         look.undo()
-
-
-class _Lent:
-    """An iterator for calls in a block of `put_back`: a copy, made when the first item is taken."""
-
-    def __init__(self, iterator: Iterator[Any], name: str) -> None:
-        self.lent_for, self.name = iterator, name
-        self.kind: str = iterator.kind if isinstance(iterator, _Lent) else type(iterator).__name__
-        self.copied: Iterator[Any] | None = None
-
-    def __iter__(self) -> _Lent:
-        return self
-
-    def __next__(self) -> Any:
-        if self.copied is None:
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    self.copied = copy.deepcopy(self.lent_for)
-            except TypeError as error:
-                raise ValueError(
-                    f"the program takes items from the iterator {self.name!r}, a {self.kind}, which "
-                    "cannot be put back after the calls that find its parameters: pass the items as arguments, or hold a "
-                    "list of them and a counter"
-                ) from error
-        return next(self.copied)
 
 
 class _Writes:
@@ -677,7 +641,6 @@ def _same_items(container: Any, items: Any, code: bool) -> bool:
 
 def _same(one: Any, other: Any, code: bool) -> bool:
     """Whether this is the same object, or a number, string or container of the same value; without `code` also a tensor."""
-    one = one.lent_for if isinstance(one, _Lent) else one
     if one is other or type(one) is not type(other):
         return one is other
     if isinstance(one, _CONTAINERS):

@@ -47,8 +47,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib import import_module
-from types import MappingProxyType, UnionType
+from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -288,29 +287,12 @@ def bounded(**bounds: float) -> str:
 
 
 T = TypeVar("T")
-_NEAR = 3  # names that a message suggests where they are too many to list
 
 
 def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
     """A hint for the end of a message, ``; did you mean 'relu'?``; empty if no name is as similar as `least`."""
     near = difflib.get_close_matches(name, list(names), 1, least) if isinstance(name, str) else []
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def public(module: str, names: Sequence[str], places: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Have `dir` show these names of a module alone, and Python's hints for other names suggest them.
-
-    Args:
-        places: modules of names that are imported when they are first used.
-    """
-
-    def attribute(name: str) -> Any:
-        if name not in places:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
-        vars(sys.modules[module])[name] = value = getattr(import_module(places[name]), name)
-        return value
-
-    vars(sys.modules[module]).update(__getattr__=attribute, __dir__=lambda: sorted(names))
 
 
 def known(name: str, names: Collection[str], what: str, listed: str = "") -> str:
@@ -323,17 +305,12 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
         listed: where they are all listed, if they are too many for a message.
 
     Raises:
-        ValueError: `name` is none of `names`; the message lists them, or with `listed` the most similar ones, and suggests
-            the most similar one.
+        ValueError: `name` is none of `names`; the message lists them, or says where, and suggests the most similar one.
     """
     if isinstance(name, str) and name in names:
         return name
-    if listed:
-        longer = [each for each in names if each.startswith(f"{name}/")][:_NEAR]
-        near = longer or difflib.get_close_matches(str(name), names, _NEAR, 0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"no {what} is called {name!r}; {hint}there are {len(names)}, see {listed}")
-    raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{did_you_mean(name, names, 0.0)}")
+    allowed = f"{len(names)}, see {listed}" if listed else ", ".join(names)
+    raise ValueError(f"no {what} is called {name!r}; there are {allowed}{did_you_mean(name, names, 0.0)}")
 
 
 def some(values: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:

@@ -49,7 +49,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import is_frame, labels_of
-from pyrodrop.checks import count, counts, instance, one_of, public, shown
+from pyrodrop.checks import count, counts, instance, one_of, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.columns import read_frame
@@ -80,7 +80,6 @@ from pyrodrop.training.worth import TRIAL, collected, say
 
 __all__ = ["Curve", "Recipe", "classifier", "curve", "regressor"]
 
-public(__name__, __all__)
 
 Posterior = Callable[[WideAndDeep], Callable[..., Any]]
 dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.01, mask_input=False)

@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from pyrodrop.checks import Count, Real, checked, public
+from pyrodrop.checks import Count, Real, checked
 
 __all__ = ["KLSchedule", "LRSchedule", "cosine", "linear", "staircase"]
-public(__name__, __all__)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,5 @@ Scores rate every row by itself; `batch` selects rows whose labels are most info
 
 from pyrodrop.analysis.acquire.greedy import Batch, batch
 from pyrodrop.analysis.acquire.scores import bald, entropy, epig, variance
-from pyrodrop.checks import public
 
 __all__ = ["Batch", "bald", "batch", "entropy", "epig", "variance"]
-
-public(__name__, __all__)

@@ -14,7 +14,6 @@ from pyrodrop.analysis.gp.latent import EXACT_LIMIT
 from pyrodrop.analysis.gp.network_kernel import NetworkKernel
 from pyrodrop.analysis.gp.process import GaussianProcess
 from pyrodrop.analysis.gp.starts import KERNELS, Start, matern, squared_exponential, trend_and_season
-from pyrodrop.checks import public
 
 __all__ = [
     "EXACT_LIMIT",
@@ -30,5 +29,3 @@ __all__ = [
     "squared_exponential",
     "trend_and_season",
 ]
-
-public(__name__, __all__)

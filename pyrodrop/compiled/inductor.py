@@ -18,7 +18,6 @@ operations that it was compiled from before it is used.
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import logging
 import math
@@ -27,8 +26,8 @@ import shutil
 import stat
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,7 +39,7 @@ from torch import Tensor, fx
 
 from pyrodrop.arrays import near
 from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
-from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
+from pyrodrop.compiled.record import Untraceable, first_line
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
 from pyrodrop.private_apis import (
@@ -55,9 +54,6 @@ from pyrodrop.steps import Arguments, Group, does_more
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
 
-# Options of TorchInductor. Compiling PyTorch's headers ahead takes as long as six programs that do without.
-NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
-
 # Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
@@ -66,8 +62,6 @@ Guard = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Callable[[Tensor,
 
 _MOST = 500  # files of programs
 _NARROW = 32  # numbers per row: two of the widest vectors
-_SMALL = 2**16  # products of two numbers
-_SUMS_SINCE = "2.13"  # of PyTorch: TorchInductor 2.6 computes other gradients of such a layer from the sums
 
 
 class Rule(ABC):
@@ -267,20 +261,14 @@ class WholeStep:
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
         """
-        wrappers = [("in Python", dict(options))]
-        if batch.device.type == "cpu":
-            wrappers.insert(0, ("as a C++ function", {**options, **NATIVE}))
         if program.draws_itself:
             _check_draws(program, self.tensors)
-            wrappers = [(name, {**each, "fallback_random": True}) for name, each in wrappers]
+            options = {**options, "fallback_random": True}
         with torch.no_grad():
             controls = self.tensors[0].new_ones(self.width)
             rest = [*batch.tensors, controls, *program.constants]
             inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
-            ways = ((name, partial(self._made, program, inputs, rest, batch, each)) for name, each in wrappers)
-            said = "the compiled step is called from Python, which is slower: %s, %s"
-            _, call = first_that_works(ways, lambda name, error: _log.info(said, name, error))
-        return call
+            return self._made(program, inputs, rest, batch, options)
 
     def _made(
         self, program: Program, inputs: list[Tensor], rest: list[Tensor], batch: Arguments, options: Mapping[str, Any]
@@ -378,47 +366,26 @@ def calling(
         steps = pure(whole, every)
         return lambda *tensors: steps.evaluate(*tensors, *constants, *steps.constants)
 
-    def made(options: dict[str, Any]) -> Compiled:
-        make, parts = (
-            partial(compile_graph, whole, every, options),
-            [code, program.text, mapped, sorted(options.items())],
-        )
-        return found_or_made(parts, every, make, lambda _: None) if code else make()
-
-    ways: list[dict[str, Any]] = [{"size_asserts": False}]
-    if not any(tensor.is_cuda for tensor in every):
-        ways.insert(0, NATIVE)
     with torch.no_grad():
-        said = "the compiled graph is called from Python, which is slower: %s"
-        candidates = (("", partial(made, options)) for options in ways)
-        _, graph = first_that_works(candidates, lambda _, error: _log.info(said, error))
+        make = partial(compile_graph, whole, every, {})
+        graph = found_or_made([code, program.text, mapped], every, make, lambda _: None) if code else make()
     return lambda *tensors: graph(*tensors, *constants)
 
 
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Collect garbage less often within the block: compiling allocates many objects, most of which stay."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@_seldom_collected()
 def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Compiled:
-    """Compile a function of tensors by TorchInductor, with these options of its configuration.
+    """Compile a function of tensors by TorchInductor, with these options of its configuration; on a CPU to C++.
 
     Raises:
         Untraceable: the function cannot be recorded, or the compiler fails, such as without a C++ compiler.
     """
     module = _graph_of(function, inputs, elementary_forms(_BATCH_NORMS))
     make_flat(module)
-    rewrite_products(module)
+    turn_narrow_products(module)
+    # Compiling PyTorch's headers ahead takes as long as six programs that do without.
+    native = {} if inputs and inputs[0].is_cuda else {"cpp_wrapper": True, "cpp_cache_precompile_headers": False}
     for attempt in ({}, _SMALL_KERNELS):
         try:
-            return compile_by_inductor(module, inputs, {**options, **attempt})
+            return compile_by_inductor(module, inputs, {**options, **native, "size_asserts": False, **attempt})
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
@@ -532,13 +499,6 @@ def _keep(program: Compiled, path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def rewrite_products(module: fx.GraphModule) -> None:
-    """Rewrite narrow and thin products, and turn views into reshapes."""
-    turn_narrow_products(module)
-    if torch.__version__ >= _SUMS_SINCE:
-        spell_out_thin_products(module)
-
-
 def turn_narrow_products(module: fx.GraphModule) -> None:
     """Rewrite every batched product whose result has fewer than 32 columns, and fewer columns than rows."""
     graph = module.graph
@@ -552,27 +512,3 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
     loosen_views(module)
-
-
-def spell_out_thin_products(module: fx.GraphModule) -> None:
-    """Rewrite every small matrix product with one row, one column or one term per sum, on a CPU."""
-    graph = module.graph
-    for node in graph.find_nodes(op="call_function", target=_A.mm.default):
-        left, right = node.args
-        value = left.meta["val"]  # type: ignore[union-attr]
-        (rows, terms), columns = value.shape, right.meta["val"].shape[1]  # type: ignore[union-attr]
-        sizes, exact = (rows, terms, columns), value.dtype in (torch.float32, torch.float64)
-        if 1 not in sizes or not 0 < math.prod(sizes) <= _SMALL or value.is_cuda or not exact:
-            continue
-        with graph.inserting_before(node):
-            if terms == 1:
-                product = graph.call_function(_A.mul.Tensor, (left, right))
-            else:
-                pair = (left, graph.call_function(_A.t.default, (right,)))
-                if columns > 1:
-                    pair = (graph.call_function(_A.t.default, (left,)), right)
-                entries = graph.call_function(_A.mul.Tensor, pair)
-                product = graph.call_function(_A.sum.dim_IntList, (entries, [int(columns == 1)], True))
-        node.replace_all_uses_with(product)
-        graph.erase_node(node)
-    module.recompile()

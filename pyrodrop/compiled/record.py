@@ -12,7 +12,6 @@ as long, and a second more at its first call, in which it imports the compiler.
 
 from __future__ import annotations
 
-import linecache
 import operator
 import sysconfig
 import traceback
@@ -21,8 +20,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import pyro
 import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -362,17 +359,8 @@ def first_line(error: Exception) -> str:
 def users_line(error: BaseException) -> str:
     """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
 
-    Empty if all lines are from PyTorch, Pyro, NumPy, this package or Python's standard library.
+    Empty if all lines are of packages, this one, or Python's standard library.
     """
-    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    file, number = next((line for line in reversed(lines) if _is_users(line[0])), ("", 0))
-    return file and f", at {Path(file).name}, line {number}: {linecache.getline(file, number).strip()}"
-
-
-def _is_users(file: str) -> bool:
-    python, packages = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
-    others = [str(Path(package).parent) for package in (torch.__file__, pyro.__file__, np.__file__)]
-    others.append(str(Path(__file__).parents[1]))
-    if file.startswith("<frozen") or any(Path(file).is_relative_to(other) for other in others):
-        return False
-    return Path(file).is_relative_to(packages) or not Path(file).is_relative_to(python)
+    others = (*map(sysconfig.get_path, ("stdlib", "purelib")), str(Path(__file__).parents[1]), "<frozen")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f", at {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""

@@ -4,9 +4,6 @@ kept      which weights are kept             units     follows units, folds cons
 plain     a network with given weights       compress  what users call: `Fit.compress`, `Fit.compression_report`
 """
 
-from pyrodrop.checks import public
 from pyrodrop.compression.compress import CompressionReport, Measured, compress, compression_report
 
 __all__ = ["CompressionReport", "Measured", "compress", "compression_report"]
-
-public(__name__, __all__)

@@ -1,6 +1,5 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
-from pyrodrop.checks import public
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.published import (
@@ -36,5 +35,3 @@ __all__ = [
     "toy",
     "uci",
 ]
-
-public(__name__, __all__)

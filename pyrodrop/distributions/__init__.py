@@ -3,7 +3,6 @@
 `keep_mask` draws dropout masks quickly.
 """
 
-from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
@@ -33,5 +32,3 @@ __all__ = [
     "WeightDistribution",
     "keep_mask",
 ]
-
-public(__name__, __all__)

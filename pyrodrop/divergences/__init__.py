@@ -1,6 +1,5 @@
 """KL divergences of posteriors from priors, each with a `Convention` that describes how accurate it is."""
 
-from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy
 from pyrodrop.divergences.log_uniform import FORMS
@@ -38,5 +37,3 @@ __all__ = [
     "refuse",
     "worst",
 ]
-
-public(__name__, __all__)

@@ -1,6 +1,5 @@
 """Likelihoods: the distribution of an observation given the output of the network."""
 
-from pyrodrop.checks import public
 from pyrodrop.likelihoods.censored import Censored, Missing
 from pyrodrop.likelihoods.classes import Bernoulli, Categorical, Ordinal
 from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
@@ -30,5 +29,3 @@ __all__ = [
     "elements",
     "per_row",
 ]
-
-public(__name__, __all__)

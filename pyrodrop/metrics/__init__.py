@@ -5,7 +5,6 @@ in `classification`. `uncertainty` splits uncertainty into aleatoric and epistem
 with guaranteed coverage.
 """
 
-from pyrodrop.checks import public
 from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
@@ -64,5 +63,3 @@ __all__ = [
     "rmse",
     "variance_split",
 ]
-
-public(__name__, __all__)

@@ -3,9 +3,10 @@
 `from_gp` chooses Gaussian priors for a network and its data; `from_posterior` makes a posterior the prior for the next data.
 """
 
-from typing import TYPE_CHECKING
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Anchored, Gaussian, Informative, from_posterior
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
@@ -34,4 +35,9 @@ __all__ = [
 if TYPE_CHECKING:
     from pyrodrop.priors.fitted import FittedPriors, from_gp
 
-public(__name__, __all__, dict.fromkeys(("FittedPriors", "from_gp"), "pyrodrop.priors.fitted"))
+
+def __getattr__(name: str) -> Any:
+    """Names that are imported at their first use, since training needs priors and they need training."""
+    if name not in ("FittedPriors", "from_gp"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    return getattr(import_module("pyrodrop.priors.fitted"), name)

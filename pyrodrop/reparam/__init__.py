@@ -16,7 +16,6 @@ Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameter
 https://arxiv.org/abs/1506.02557.
 """
 
-from pyrodrop.checks import public
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.reparam.local import LocalReparam
@@ -33,5 +32,3 @@ __all__ = [
     "SharedNoise",
     "reparameterize",
 ]
-
-public(__name__, __all__)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pyrodrop import checks
-from pyrodrop.checks import known, public
+from pyrodrop.checks import known
 from pyrodrop.devices import resolve
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
@@ -31,7 +31,6 @@ from pyrodrop.zoo.trained import Trained
 __all__ = [
     "ENTRIES", "Check", "Entry", "ExactPosterior", "Source", "add", "cite", "entry", "every", "load", "names", "problem",
 ]  # fmt: skip
-public(__name__, __all__)
 
 _log = logging.getLogger("pyrodrop")
 

@@ -141,7 +141,7 @@ USAGE = [  # one of every kind of mistake; a job checks its names and counts by 
     for words, said in (
         ("run nothing", "no job or zoo entry is called 'nothing'.*see pyrodrop list"),
         ("run co2/nothing", "no .*entry is called 'co2/nothing'"),
-        ("run co2/relu", "no job or zoo entry is called 'co2/relu'; did you mean 'co2/mc-dropout-relu'"),
+        ("run co2/relu", "no job or zoo entry is called 'co2/relu'; .*did you mean 'co2/mc-dropout-relu'"),
         *((f"run {job} --seed -1", "seed") for job in JOBS),
         ("run co2 --seed 99999999999999999999999", "seed"),
         ("run co2 --steps 0", "steps"),
