@@ -15,92 +15,53 @@ from typing import TYPE_CHECKING, Any
 from pyrodrop.failed import extras
 
 if TYPE_CHECKING:
-    from pyrodrop import (
-        compression,
-        data,
-        distributions,
-        divergences,
-        guides,
-        likelihoods,
-        metrics,
-        models,
-        priors,
-        recipes,
-        reparam,
-        schedules,
-        zoo,
-    )
+    from pyrodrop import compression as compression
+    from pyrodrop import data as data
+    from pyrodrop import distributions as distributions
+    from pyrodrop import divergences as divergences
+    from pyrodrop import guides as guides
+    from pyrodrop import likelihoods as likelihoods
+    from pyrodrop import metrics as metrics
+    from pyrodrop import models as models
+    from pyrodrop import priors as priors
+    from pyrodrop import recipes as recipes
+    from pyrodrop import reparam as reparam
+    from pyrodrop import schedules as schedules
     from pyrodrop import sklearn as sklearn
-    from pyrodrop.analysis import compare, to_arviz
-    from pyrodrop.compiled import compile_svi
-    from pyrodrop.prediction.moments import Moments
-    from pyrodrop.prediction.predict import predict
-    from pyrodrop.prediction.prediction import Prediction
-    from pyrodrop.reading.last_layer import last_layer
-    from pyrodrop.reading.read import read
-    from pyrodrop.reading.reading import Reading
-    from pyrodrop.sampling.potential import Potential, potential
-    from pyrodrop.sampling.programs import SampledProgram
-    from pyrodrop.sampling.sample import sample
-    from pyrodrop.sampling.sampled import Sampled
-    from pyrodrop.training.certificate import Certificate
-    from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.early_stopping import EarlyStopping
-    from pyrodrop.training.estimates import Elbo, Objective
-    from pyrodrop.training.fit import StepLosses, Training, fit
-    from pyrodrop.training.problem import restart
-    from pyrodrop.training.replicates import Replicates, fit_replicates
-    from pyrodrop.training.result import Fit
-    from pyrodrop.training.worth import Report, Worth
+    from pyrodrop import zoo as zoo
+    from pyrodrop.analysis import compare as compare
+    from pyrodrop.analysis import to_arviz as to_arviz
+    from pyrodrop.compiled import compile_svi as compile_svi
+    from pyrodrop.prediction.moments import Moments as Moments
+    from pyrodrop.prediction.predict import predict as predict
+    from pyrodrop.prediction.prediction import Prediction as Prediction
+    from pyrodrop.reading.last_layer import last_layer as last_layer
+    from pyrodrop.reading.read import read as read
+    from pyrodrop.reading.reading import Reading as Reading
+    from pyrodrop.sampling.potential import Potential as Potential
+    from pyrodrop.sampling.potential import potential as potential
+    from pyrodrop.sampling.programs import SampledProgram as SampledProgram
+    from pyrodrop.sampling.sample import sample as sample
+    from pyrodrop.sampling.sampled import Sampled as Sampled
+    from pyrodrop.training.certificate import Certificate as Certificate
+    from pyrodrop.training.checkpoint import Checkpoint as Checkpoint
+    from pyrodrop.training.early_stopping import EarlyStopping as EarlyStopping
+    from pyrodrop.training.estimates import Elbo as Elbo
+    from pyrodrop.training.estimates import Objective as Objective
+    from pyrodrop.training.fit import StepLosses as StepLosses
+    from pyrodrop.training.fit import Training as Training
+    from pyrodrop.training.fit import fit as fit
+    from pyrodrop.training.problem import restart as restart
+    from pyrodrop.training.replicates import Replicates as Replicates
+    from pyrodrop.training.replicates import fit_replicates as fit_replicates
+    from pyrodrop.training.result import Fit as Fit
+    from pyrodrop.training.worth import Report as Report
+    from pyrodrop.training.worth import Worth as Worth
 
 try:
     __version__ = version("pyrodrop")
 except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
-
-__all__ = [
-    "Certificate",
-    "Checkpoint",
-    "EarlyStopping",
-    "Elbo",
-    "Fit",
-    "Moments",
-    "Objective",
-    "Potential",
-    "Prediction",
-    "Reading",
-    "Replicates",
-    "Report",
-    "Sampled",
-    "SampledProgram",
-    "StepLosses",
-    "Training",
-    "Worth",
-    "compare",
-    "compile_svi",
-    "compression",
-    "data",
-    "distributions",
-    "divergences",
-    "fit",
-    "fit_replicates",
-    "guides",
-    "last_layer",
-    "likelihoods",
-    "metrics",
-    "models",
-    "potential",
-    "predict",
-    "priors",
-    "read",
-    "recipes",
-    "reparam",
-    "restart",
-    "sample",
-    "schedules",
-    "to_arviz",
-    "zoo",
-]
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
@@ -121,6 +82,10 @@ _FILES = {
     "training.worth": ("Report", "Worth"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
+_MODULES = (
+    "compression data distributions divergences guides likelihoods metrics models priors recipes reparam schedules zoo"
+)
+__all__ = sorted([*_PLACES, *_MODULES.split(), "zoo"])
 _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 

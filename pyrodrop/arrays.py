@@ -38,8 +38,8 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
 
     Raises:
         TypeError: text, objects, dates, categories, complex numbers, a list of unequal rows; a sparse or nested tensor.
-        ValueError: an array is masked, values of a table are missing (unless `missing`), a tensor has no values, a list is empty,
-            a number is too large for int64, or two columns of a table have the same name.
+        ValueError: an array is masked, values of a table are missing (unless `missing`), a tensor has no values, a list is
+            empty, a number is too large for int64, or two columns of a table have the same name.
     """
     if isinstance(values, Tensor):
         return _checked(values, name)

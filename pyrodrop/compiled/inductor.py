@@ -23,7 +23,6 @@ import logging
 import math
 import os
 import shutil
-import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -421,18 +420,22 @@ def found_or_made(
         Untraceable: the program cannot be compiled, or is wrong.
     """
     path = _path(parts, inputs)
-    kept = None if path is None else _read(path)
-    if kept is not None:
+    if path is not None and path.exists():
         try:
+            kept = load_program(path)
             check(kept)
-        except Untraceable as error:
-            _log.info("the program of an earlier process is not used: %s", error)
-        else:
+            os.utime(path)  # the time of its last use
             return kept
+        except (OSError, ImportError, Untraceable) as error:
+            _log.info("the program of an earlier process is not used: %s", error)
     program = make()
     check(program)
-    if path is not None:
-        _keep(program, path)
+    if path is not None and program.file is not None:
+        with suppress(OSError):
+            with whole(path) as part:
+                shutil.copyfile(program.file, part)
+            for file in sorted(path.parent.glob("*.so"), key=lambda file: file.stat().st_mtime)[:-_MOST]:
+                file.unlink(missing_ok=True)
     return program
 
 
@@ -453,17 +456,10 @@ def _folder() -> Path | None:
     path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path if _is_mine(path) and os.access(path, os.W_OK) else None
+        status, user = path.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
+        return None if status.st_uid != user or status.st_mode & 0o022 or not os.access(path, os.W_OK) else path
     except OSError:
         return None
-
-
-def _is_mine(path: Path) -> bool:
-    """Whether this user owns a file or folder and no other user may write to it."""
-    if not hasattr(os, "getuid"):  # Windows: the folder lies in the user's profile
-        return True
-    status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @functools.cache
@@ -473,30 +469,6 @@ def _of_this_machine() -> str:
     ours = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
     versions = torch.__version__, torch.version.git_version, sys.version
     return f"{versions} {processor()} {capability} {isa} {ours.hexdigest()}"
-
-
-def _read(path: Path) -> Compiled | None:
-    try:
-        if not _is_mine(path):
-            return None
-        os.utime(path)  # the time of its last use
-        return load_program(path)
-    except (OSError, ImportError) as error:
-        if path.exists():
-            _log.info("the program of an earlier process cannot be loaded: %s", error)
-        return None
-
-
-def _keep(program: Compiled, path: Path) -> None:
-    """Cache the file of a program, and remove the least recently used files if there are too many."""
-    if program.file is None:
-        return
-    with suppress(OSError):
-        with whole(path) as part:
-            shutil.copyfile(program.file, part)
-        files = sorted(path.parent.glob("*.so"), key=lambda file: file.stat().st_mtime)
-        for file in files[:-_MOST]:
-            file.unlink(missing_ok=True)
 
 
 def turn_narrow_products(module: fx.GraphModule) -> None:

@@ -10,7 +10,6 @@ the same order, so the same seed gives the same numbers; noise whose distributio
 A graph is simplified, with bitwise the same results:
 
     an operation that returns its argument unchanged     is replaced by the argument
-    a value that is computed twice                       is computed once
     a small value that depends only on constants         moves into a separate graph, which is run once for many calls
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
@@ -430,15 +429,12 @@ def _permutations(_: Noise, place: Tensor) -> None:
 _FILL: Mapping[str, Callable[[Noise, Tensor], object]] = {
     "normal": lambda noise, place: place.normal_(*noise.numbers),
     "uniform": lambda noise, place: place.uniform_(*noise.numbers),
-    "exponential": lambda noise, place: place.exponential_(*noise.numbers),
-    "cauchy": lambda noise, place: place.cauchy_(*noise.numbers),
     "bernoulli": lambda noise, place: place.copy_(torch.bernoulli(noise.like.expand_as(place))),
-    "whole": lambda noise, place: place.random_(*noise.numbers),
     "permutation": _permutations,
     "coins": lambda noise, place: place.copy_(noise.draw()),
     "coins of replicates": lambda noise, place: fill_stacked(place, noise.like),
 }
-_IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
+_IN_PLACE = {_A.normal_.default, _A.uniform_.default}
 _KINDS = {
     _A.randn.default: "normal",
     _A.randn_like.default: "normal",
@@ -446,11 +442,7 @@ _KINDS = {
     _A.rand.default: "uniform",
     _A.rand_like.default: "uniform",
     _A.uniform_.default: "uniform",
-    _A.exponential_.default: "exponential",
-    _A.cauchy_.default: "cauchy",
     _A.bernoulli.default: "bernoulli",
-    _A.randint.default: "whole",
-    _A.randint.low: "whole",
     _A.randperm.default: "permutation",
     torch.ops.pyrodrop.coins.default: "coins",
 }
@@ -523,8 +515,6 @@ def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[T
     value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     numbers: tuple[Any, ...] = node.args[1:] if node.target in _IN_PLACE else ()
-    if kind == "whole":
-        numbers = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
     return lambda values: Noise(kind, like, numbers)
 
 
@@ -583,11 +573,7 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
         if small and isinstance(number, int | float) and _is_dense(node.meta["val"]):
             return filled(node.meta["val"], number)
         to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
-        arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
-        key = (to is step, node.target, *_key(arguments))
-        if key not in seen:
-            seen[key] = copied(to, node)
-        return seen[key]
+        return copied(to, node)
 
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -617,12 +603,3 @@ def _source(node: fx.Node) -> fx.Node | None:
         return None
     same: Any = source.args[0] if node.target is _A.t.default else source
     return source if same.meta.get("val") == node.meta["val"] else None
-
-
-def _key(tree: Any) -> tuple[Any, ...]:
-    """A hashable form of the arguments of a node, in which numbers of different types differ."""
-    if isinstance(tree, tuple | list):
-        return (type(tree).__name__, *map(_key, tree))
-    if isinstance(tree, dict):
-        return ("dict", *((name, _key(tree[name])) for name in sorted(tree)))
-    return (type(tree).__name__, tree)

@@ -25,7 +25,7 @@ from pyrodrop.changes import evaluating, modules_of
 from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data
-from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
+from pyrodrop.devices import denormals_flushed, random_states, seeded, set_random_states
 from pyrodrop.threads import outside
 from pyrodrop.training.by_default import by_default, settings_for
 from pyrodrop.training.checkpoint import Checkpoint
@@ -329,7 +329,6 @@ class Training:
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             self._settings.products(),
             denormals_flushed(),
-            heap_kept(),
         ):
             set_random_states(self._random, place)
             for module in self._modules:

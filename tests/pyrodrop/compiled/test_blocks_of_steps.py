@@ -221,7 +221,6 @@ NOISES: Mapping[str, list[Noise]] = {
     "one normal number": [Noise("normal", torch.empty(()))],
     "uniform": [Noise("uniform", torch.empty(16)), Noise("uniform", torch.empty(2, 3))],
     "bernoulli": [Noise("bernoulli", rates(5)), Noise("normal", torch.empty(16))],
-    "whole numbers": [Noise("whole", torch.empty(5, dtype=torch.long), (0, 7))],
     "all": [
         Noise("normal", torch.empty(16)), Noise("coins", torch.tensor(0.2), shape=(3,)), Noise("uniform", torch.empty(2)),
         Noise("coins", rates(4), shape=(2, 4)), Noise("coins", torch.tensor(0.9), shape=(2,)),

@@ -321,8 +321,6 @@ def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
         lambda p: torch.rand_like(p),
         lambda p: torch.empty(5).uniform_(),
         lambda p: torch.bernoulli(p),
-        lambda p: torch.randint(7, (50, 1)),
-        lambda p: torch.randint(-3, 4, (50, 1)),
         lambda p: coins(p, (20, 3)),
         lambda p: coins(1 - p / 2, (20, 3)),
     ],
@@ -343,8 +341,8 @@ def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> N
 
 @pytest.mark.parametrize(
     ("kind", "numbers", "mean", "sd"),
-    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4), ("exponential", (2.0,), 0.5, 0.5),
-     ("whole", (0, 10), 4.5, 8.25**0.5), ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
+    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4),
+     ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
 )  # fmt: skip
 def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
     kind: str, numbers: tuple[float, ...], mean: float, sd: float
