@@ -89,7 +89,7 @@ class Flags:
         self._dicts = [module.__dict__ for module in modules.values()]
         self._tables: list[dict[str, Any]] = [of[table] for of in self._dicts for table in TABLES]
         self._hooks = [of[hooks] for of in self._dicts for hooks in HOOKS]
-        self._names = (
+        self._names: tuple[list[str], ...] = (
             [name for _, name, _ in entries],
             [f"requires_grad or a hook of {name}" for name in self.parameters],
             [],

@@ -34,7 +34,7 @@ _torch: Any = torch
 
 pack, unpack = _torch._pack_padded_sequence, _torch._pad_packed_sequence  # as torch.nn.utils.rnn calls them
 NORMED = _torch.nn.utils.parametrizations._WeightNorm  # the parametrisation of weight_norm
-fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, _torch._fused_sgd_
+fused_adam, fused_adamw = _torch._fused_adam_, _torch._fused_adamw_
 add_to_all = torch._foreach_add_
 _make_wrapper_subclass: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
 

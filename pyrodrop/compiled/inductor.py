@@ -254,8 +254,12 @@ class WholeStep:
 
         return step
 
+    @torch.no_grad()
     def compiled(self, program: Program, batch: Arguments, options: Mapping[str, Any]) -> Call:
-        """The step with a program's gradient, compiled for such minibatches.
+        """The step with a program's gradient, compiled for such minibatches, which has passed a comparison.
+
+        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
+        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
 
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
@@ -263,20 +267,8 @@ class WholeStep:
         if program.draws_itself:
             _check_draws(program, self.tensors)
             options = {**options, "fallback_random": True}
-        with torch.no_grad():
-            controls = self.tensors[0].new_ones(self.width)
-            rest = [*batch.tensors, controls, *program.constants]
-            inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
-            return self._made(program, inputs, rest, batch, options)
-
-    def _made(
-        self, program: Program, inputs: list[Tensor], rest: list[Tensor], batch: Arguments, options: Mapping[str, Any]
-    ) -> Call:
-        """The step of a program with these options, which has passed the comparison.
-
-        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
-        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
-        """
+        rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
+        inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
         rows, (leaves, states, buffers, _) = len(batch.tensors), self._counts
         compared, count = slice(leaves if states else 0, leaves + states + buffers), len(self.tensors)
 

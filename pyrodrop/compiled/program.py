@@ -146,13 +146,9 @@ class Program:
         with torch.no_grad(), scripts_as_they_are():
             return list(self.once(*met))
 
-    def refresh(self, *, wait: bool = True) -> bool:
-        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had.
-
-        Args:
-            wait: whether to wait for the values of small tensors on a GPU, since `Tensor.data` changes them unnoticed.
-        """
-        if not any([seen.changed(wait) for seen in self._seen]):  # noqa: C419  a list is faster
+    def refresh(self) -> bool:
+        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had."""
+        if not any([seen.changed() for seen in self._seen]):  # noqa: C419  a list is faster
             return False
         self._seen = list(map(_Seen, self.met))
         for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
@@ -266,13 +262,13 @@ class _Seen:
         self.tensor, self.inference = tensor, tensor.is_inference()
         self.version = 0 if self.inference else tensor._version
         self.address = tensor.data_ptr() if tensor.layout is torch.strided else 0
-        small = tensor.nbytes <= SMALL
-        plain = self.address and tensor.dtype in _OF_NUMPY and not tensor.is_cuda
+        small = tensor.nbytes <= SMALL and not tensor.is_cuda  # for whose values a step would wait
+        plain = self.address and tensor.dtype in _OF_NUMPY
         self.view = tensor.detach().numpy() if plain and small else None  # whose bytes are compared faster
         self.values: Any = None if not small else tensor.clone() if self.view is None else self.view.tobytes()
 
-    def changed(self, wait: bool) -> bool:
-        """Whether the tensor has changed since; see `Program.refresh`."""
+    def changed(self) -> bool:
+        """Whether the tensor has changed since."""
         tensor = self.tensor
         if (not self.inference and tensor._version != self.version) or (
             self.address and tensor.data_ptr() != self.address
@@ -280,8 +276,7 @@ class _Seen:
             return True
         if self.view is not None:
             return bool(self.view.tobytes() != self.values)
-        looks = self.values is not None and (wait or not tensor.is_cuda)
-        return looks and not torch.equal(tensor, self.values)
+        return self.values is not None and not torch.equal(tensor, self.values)
 
 
 def _distinct_entries(values: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """The engines that make the steps of a fit, or of replicates, by recorded programs, operation by operation or compiled.
 
 In a step of a small network, the arithmetic takes less time than the Python code around it. So on a CPU, rows and noise of
-several consecutive steps are fetched and drawn at once, into memory that the steps then read; on a GPU several steps, with
-their noise, are one CUDA graph. Random numbers are drawn in the order of single steps. After a block of steps, the random
-state and the position in the epoch are those after as many single steps, so code that runs between two blocks sees no
-difference. A block that is interrupted has taken the rows and the noise of all its steps.
+several consecutive steps are fetched and drawn at once, into memory that the steps then read. Random numbers are drawn in
+the order of single steps. After a block of steps, the random state and the position in the epoch are those after as many
+single steps, so code that runs between two blocks sees no difference. A block that is interrupted has taken the rows and the
+noise of all its steps.
 
 Optimisers are elementwise, so R replicates are one fit of parameters ``[R, ...]``. The recorded gradient of one is mapped
 over all of them (`MappedProgram`). A replicate whose loss or gradient is no longer finite keeps its last parameters; the
@@ -20,12 +20,11 @@ most a twentieth of the time.
 Whether a compilation is worth its time:
 
     a compiled step saves    (a + b n) o + m e / 2       of n operations with m entries in all their results
-    compiling takes          s (c + d n) o               for s shapes of minibatches
+    compiling takes          (c + d n) o
 
 o is the time of an operation on a few numbers, and e that of an entry. b, c and d are larger where `torch.vmap` maps
 operations over replicates. All were measured on one machine and are constants, so that a call takes the same engine on
-every machine. Only the ratio of e to o decides, which differs between machines by less than a factor of 2. On a GPU an
-operation is a launch, which takes ten times o, and a compilation takes about as long as on a CPU.
+every machine. Only the ratio of e to o decides, which differs between machines by less than a factor of 2.
 """
 
 from __future__ import annotations
@@ -36,17 +35,15 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyrodrop.checks import EngineName
-from pyrodrop.compiled.cuda import Captured
 from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.program import MappedProgram, Program
-from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.coins import Masks
@@ -63,7 +60,6 @@ _WORTH_A_TRACE = 30  # steps: a recording costs as much as some tens of Pyro's
 _STEP, _OPERATION, _COMPILATION, _COMPILED_OPERATION = 100, 1.6, 6.5e6, 1e4  # a, b, c and d
 _MAPPED_OPERATION, _MAPPED_COMPILATION = 25, 3  # b, and times c and d, of operations that are mapped
 _SECONDS, _SECONDS_OF_ENTRY = 6.2e-7, 1.15e-10  # o and e
-_LAUNCH = 10  # times o, of networks of 50 to 1,000 units and a LeNet on an H100
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
@@ -248,7 +244,6 @@ class Prepared:
 
     Attributes:
         call: makes a step.
-        captured: steps on a GPU.
         steps: the number of steps for which there is memory.
         rows: the tensors of a minibatch, by step; `fill` writes them.
         noise: the random inputs, by step.
@@ -256,7 +251,6 @@ class Prepared:
     """
 
     call: Callable[..., Any]
-    captured: Captured | None = None
 
     def __init__(self, batch: Arguments, program: Program) -> None:
         self.batch, self.program = batch, program
@@ -361,8 +355,6 @@ class Compiled(Steps):
     """
 
     name = "compiled"
-    most_bytes_on_gpu: ClassVar[int] = 2**28
-    most_steps_on_gpu: ClassVar[int] = 10
 
     def __init__(self, loss: Recorded | StackedLoss, optimizer: Any) -> None:
         super().__init__(loss)
@@ -385,8 +377,7 @@ class Compiled(Steps):
             self._whole.numbers(plan.first + i, factors, rates)
             for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
         ]
-        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._whole.tensors[0])
-        self._controls = self._numbers.unbind(0)
+        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._whole.tensors[0]).unbind(0)
 
     def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
         rest = [*rows, self._controls[index], *prepared.program.constants, *noise]
@@ -402,15 +393,7 @@ class Compiled(Steps):
         prepared, strides = self.prepare(batch), [tensor.stride() for tensor in batch.tensors]
         if strides != prepared.strides:
             raise RuntimeError(f"the program takes tensors with strides {prepared.strides}; got {strides}")
-        if prepared.captured is None:
-            return super().step(batch, index)
-        with torch.no_grad():
-            for place, tensor in zip(prepared.captured.rows, batch.tensors, strict=False):  # none if all are the same
-                place[0].copy_(tensor, non_blocking=True)
-            prepared.captured.numbers[0].copy_(self._controls[index])
-            terms = prepared.captured(1)[0]
-        self.written()
-        return terms
+        return super().step(batch, index)
 
     def finish(self, steps: int) -> None:
         for leaf in self.leaves:
@@ -418,50 +401,6 @@ class Compiled(Steps):
             state = self._optimizer.state[leaf]
             if "step" in state:
                 state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
-
-    def look_ahead(self, prepared: Prepared) -> None:
-        device = prepared.batch.device
-        if device.type == "cpu":
-            super().look_ahead(prepared)
-        elif all(noise.device == device for noise in prepared.program.shapes()):  # it cannot draw what the CPU does
-            prepared.captured = self._capture(prepared)
-            self._ahead[self.rows_of(prepared.batch)] = prepared
-
-    def _capture(self, prepared: Prepared) -> Captured:
-        """Steps with such minibatches as CUDA graphs."""
-        batch, program, tensors = prepared.batch, prepared.program, self._whole.tensors
-        same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
-        constants = on(batch.device, program.constants)
-        if not batch.whole:
-            alone = not all(tensor.is_contiguous() for tensor in same)
-            steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
-            rows = [torch.empty_like(tensor)[None] if alone else spaced(tensor, steps) for tensor in same]
-            for place, tensor in zip(rows, same, strict=True):
-                place.copy_(tensor)
-
-        def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
-            terms: Tensor = prepared.call([*tensors, *(rows or same), numbers, *constants, *program.draw()])[0]
-            return terms
-
-        with torch.no_grad():
-            return Captured(step, self._whole.tensors, rows, tensors[0].new_ones(steps, self._whole.width))
-
-    def block(self, batches: Any, most: int) -> None:
-        size, follow = batches.coming()
-        steps = self._ahead[size].captured if size in self._ahead else None
-        if steps is None:
-            super().block(batches, most)
-            return
-        first = len(self.made)
-        count = min(most, follow, len(steps.numbers))
-        try:
-            with torch.no_grad():
-                if steps.rows:
-                    batches.gather(batches.take(count), [place[:count] for place in steps.rows])
-                steps.numbers[:count].copy_(self._numbers[first : first + count])
-                self.made += steps(count).unbind(0)
-        finally:
-            self.written()
 
 
 def _of_the_living(
@@ -496,55 +435,49 @@ def accelerate(
     Raises:
         Untraceable: replicates, whose steps Pyro cannot make, have no program.
     """
-    stacked = isinstance(loss, StackedLoss)
-
-    def make(kind: EngineName) -> Engine | None:
-        if kind == "pyro":
-            return None
-        for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss without a program
-            loss.program(batch)
-        engine = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
-        for batch in batches:
-            engine.prepare(batch)
-        return engine
-
+    replicates = len(loss.held) if isinstance(loss, StackedLoss) else 0
+    names: list[EngineName] = ["compiled", "traced"] if replicates else ["compiled", "traced", "pyro"]
     first = name
     if name == "auto":
-        first = "pyro" if not stacked and steps < _WORTH_A_TRACE else "traced"
-        replicates = len(loss.held) if isinstance(loss, StackedLoss) else 1
-        shapes, on_gpu = 1 if stacked else len(batches), any(leaf.is_cuda for leaf in loss.leaves)
+        first = "traced" if replicates or steps >= _WORTH_A_TRACE else "pyro"
         with suppress(Untraceable):  # which `traced` raises again
-            if first == "traced" and worth_compiling(
-                loss.program(batches[0]), steps, replicates, shapes=shapes, on_gpu=on_gpu
-            ):
+            if first == "traced" and worth_compiling(loss.program(batches[0]), steps, max(1, replicates)):
                 first = "compiled"
-    names: list[EngineName] = ["compiled", "traced"] if stacked else ["compiled", "traced", "pyro"]
-    errors: list[Untraceable] = []
-    candidates = ((kind, partial(make, kind)) for kind in names[names.index(first) :])
-    chosen, made = first_that_works(candidates, lambda _, error: errors.append(error))
-    if errors:
+    failed: Untraceable | None = None
+    made: Steps | None = None
+    for kind in names[names.index(first) :]:
+        try:
+            if kind != "pyro":
+                for (
+                    batch
+                ) in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
+                    loss.program(batch)
+                made = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
+                for batch in batches:
+                    made.prepare(batch)
+            break
+        except Untraceable as error:
+            failed, made = error, None
+            if kind == names[-1]:
+                raise
+    if failed is not None:
         say = _log.info if name == "auto" else _log.warning
-        say("training with engine %r instead of %r: %s", chosen, name, errors[-1])
+        say("training with engine %r instead of %r: %s", kind, name, failed)
     return made
 
 
-def worth_compiling(
-    program: Program, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False
-) -> bool:
+def worth_compiling(program: Program, steps: int, replicates: int = 1) -> bool:
     """Whether compiled steps are likely to save more than a third of the time of their compilation.
 
     Args:
         program: the gradient of a minibatch.
         steps: number of steps.
         replicates: number of replicates that are trained together; steps that are not compiled are mapped over several.
-        shapes: number of shapes of the minibatches.
-        on_gpu: whether the steps are made on a GPU.
     """
     operations, entries = program.operations, program.entries * replicates
     operation, times = (_OPERATION, 1) if replicates == 1 else (_MAPPED_OPERATION, _MAPPED_COMPILATION)
-    launched = _LAUNCH if on_gpu else 1
-    saved = launched * (_STEP + operation * operations) * _SECONDS + 0.5 * entries * _SECONDS_OF_ENTRY
-    compilation = times * shapes * (_COMPILATION + _COMPILED_OPERATION * operations) * _SECONDS
+    saved = (_STEP + operation * operations) * _SECONDS + 0.5 * entries * _SECONDS_OF_ENTRY
+    compilation = times * (_COMPILATION + _COMPILED_OPERATION * operations) * _SECONDS
     return steps * saved > _COUNTED * compilation
 
 

@@ -31,7 +31,7 @@ from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.private_apis import add_to_all, fused_sgd, pyro_handlers
+from pyrodrop.private_apis import add_to_all, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Group, Loss, OfPyro, Parameter, adam_step
 from pyrodrop.threads import exclusive
 
@@ -77,12 +77,12 @@ def compile_svi(
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
-        optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters. As in `SVI`, a
+        optim: Pyro's optimiser. Adam, AdamW and ClippedAdam are stepped together for all parameters. As in `SVI`, a
             weight decay (AdamW has one by default) moves every parameter of the guide towards 0; `fit` refuses it.
         loss: an ELBO of Pyro, or a function as of `SVI`.
         engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it with the update of the parameters, which takes
-            seconds, unless an optimiser is another than those; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph, and
-            compiles it after as many steps as make this pay off.
+            seconds, unless an optimiser is none of these and SGD; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph,
+            and compiles it after as many steps as make this pay off.
 
     Raises:
         TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
@@ -181,7 +181,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         if record.has_gradients():
             return self._by_pyro(call, "a parameter has a gradient before the step")
         record.steps += 1
-        record.program.refresh(wait=False)
+        record.program.refresh()
         if is_due(record.steps) and (unlike := record.recorded.differs(call)):
             structure.record, structure.refused = None, _UNSEEN
             if record.steps > record.recorded.compared + 1:
@@ -331,7 +331,8 @@ class _Record:
         reached = [*self._objective.reached, *(False for _ in self._frozen)]
         pairs = [pair for pair, now in zip(pairs, reached, strict=True) if now or pair[0].grad is not None]
         weights = [weight for weight, _ in pairs]
-        if (optimizers := self._of_optim(optim, weights)) is not None:
+        optimizers = self._of_optim(optim, weights)
+        if optimizers is not None and all("betas" in settings for settings in optimizers.param_groups):
             optimizers.step([gradient for _, gradient in pairs])
             return
         for weight, gradient in pairs:
@@ -473,7 +474,7 @@ class _Optimizers:
         return looks
 
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Make a step, for parameters with the same settings at once."""
+        """Make a step of Adam, AdamW or ClippedAdam, for parameters with the same settings at once."""
         alike: dict[Any, list[int]] = {}
         states = list(self.state.values())
         for number, (kind, settings, state) in enumerate(zip(self.kinds, self.param_groups, states, strict=True)):
@@ -486,19 +487,15 @@ class _Optimizers:
                 self._step(numbers[0], weights, slopes, [states[number] for number in numbers])
 
     def _step(self, first: int, weights: list[Tensor], gradients: list[Tensor], states: list[Any]) -> None:
-        """SGD; or Adam, AdamW, and ClippedAdam, which has eps outside of the bias correction."""
-        settings, kind, device = self.param_groups[first], type(self.optimizers[first]), weights[0].device
-        if kind is torch.optim.SGD:
-            velocities = [state["momentum_buffer"] for state in states if settings["momentum"]]
-            numbers = {name: settings[name] for name in ("lr", "momentum", "dampening", "weight_decay", "nesterov")}
-            fused_sgd(weights, gradients, velocities, **numbers, maximize=False, is_first_step=False)
-            return
+        """A step with the settings of the first; ClippedAdam has eps outside of the bias correction."""
+        settings, device = self.param_groups[first], weights[0].device
         eps, steps = settings["eps"], [state["step"] for state in states]
         if "lrd" in settings:
             gradients = [gradient.clamp(-settings["clip_norm"], settings["clip_norm"]) for gradient in gradients]
             eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
             steps = [torch.tensor(float(steps[0]))] * len(weights)
-        steps, decoupled = [step.to(device) for step in steps], kind is torch.optim.AdamW
+        decoupled = type(self.optimizers[first]) is torch.optim.AdamW
+        steps = [step.to(device) for step in steps]
         adam_step({**settings, "eps": eps}, weights, gradients, states, steps, decoupled=decoupled)
 
     def count(self) -> None:

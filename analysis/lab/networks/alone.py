@@ -42,7 +42,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         return torch.stack(rows)
 
     loaded: Any = Stack._loaded
-    compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep._made")
+    compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep.compiled")
 
     def compared(*arguments: Any) -> Any:
         """A comparison of a compiled step, which leaves the random numbers of all replicates as they are."""
@@ -61,7 +61,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         for replaced, value in (
             ("compiled.program.MappedProgram.draw", draw),
             ("compiled.steps.Steps.most_steps", 1),
-            ("compiled.inductor.WholeStep._made", compared),
+            ("compiled.inductor.WholeStep.compiled", compared),
             ("training.rows.Minibatches.orders", orders),
             ("training.stacked.Stack._loaded", loaded_alone),
         ):
