@@ -119,7 +119,7 @@ def _call(
     network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs, attends: bool
 ) -> Any:
     named = {name: value for first, value in values.items() for name in names[first]}
-    args, kwargs = arguments(x, network.forward)
+    args, kwargs = arguments(x)
     with _ordinary_attention() if attends else nullcontext():
         return functional_call(network, named, args, kwargs, tie_weights=False)
 

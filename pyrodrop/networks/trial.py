@@ -30,7 +30,8 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.changes import STAYS, Snapshot
+from pyrodrop import changes
+from pyrodrop.changes import STAYS
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
@@ -311,7 +312,7 @@ class Trial:
             for module in others:
                 module.training = not modes[module]
             self.changed |= bool(self._before.changed() or self._before.moves())
-            self._before.restore()
+            self._before.undo()
 
     def each(self, run: Callable[[dict[str, Tensor]], Tensor], tensors: Mapping[str, Tensor]) -> Tensor:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
@@ -340,8 +341,8 @@ class Trial:
             changed = between.changed()
         return f"its forward changes the attribute {changed}" if changed else ""
 
-    def _now(self) -> Snapshot:
-        return Snapshot(self.network, code=False)
+    def _now(self) -> changes.Look:
+        return changes.Look(self.network, code=False)
 
 
 @torch.inference_mode(False)
