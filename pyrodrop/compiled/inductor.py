@@ -369,7 +369,10 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
     Raises:
         Untraceable: the function cannot be recorded, or the compiler fails, such as without a C++ compiler.
     """
-    module = _graph_of(function, inputs, elementary_forms(_BATCH_NORMS))
+    try:
+        module = record(function, inputs, elementary_forms(_BATCH_NORMS))
+    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
     make_flat(module)
     turn_narrow_products(module)
     # Compiling PyTorch's headers ahead takes as long as six programs that do without.
@@ -380,14 +383,6 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
-
-
-def _graph_of(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
-    """`record`, whose errors are `Untraceable`."""
-    try:
-        return record(function, inputs, elementary)
-    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
-        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
 
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.

@@ -10,6 +10,7 @@ the same order, so the same seed gives the same numbers; noise whose distributio
 A graph is simplified, with bitwise the same results:
 
     an operation that returns its argument unchanged     is replaced by the argument
+    a value that is computed twice                       is computed once
     a small value that depends only on constants         moves into a separate graph, which is run once for many calls
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
@@ -568,7 +569,11 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
         if small and isinstance(number, int | float) and _is_dense(node.meta["val"]):
             return filled(node.meta["val"], number)
         to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
-        return copied(to, node)
+        arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
+        key = f"{to is step} {node.target} {arguments!r}"  # in which numbers of different types differ
+        if key not in seen:
+            seen[key] = copied(to, node)
+        return seen[key]
 
     for node in graph.nodes:
         if node.op == "placeholder":

@@ -25,7 +25,7 @@ from torch.distributions import constraints
 
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
 from pyrodrop.checks import EngineName as Name
-from pyrodrop.checks import checked, shown
+from pyrodrop.checks import checked, instance, shown
 from pyrodrop.compiled.inductor import WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
@@ -106,10 +106,9 @@ def compile_svi(
         (True, 'traced', True)
     """
     for name, function in (("model", model), ("guide", guide), ("loss", loss)):
-        if isinstance(function, type) or not (callable(function) or (name == "loss" and isinstance(function, ELBO))):
+        if isinstance(function, type) or not callable(function):
             raise TypeError(f"{name} must be one of Pyro's, which can be called; got {shown(function)}")
-    if not isinstance(optim, PyroOptim):
-        raise TypeError(f"optim must be an optimiser of pyro.optim, such as pyro.optim.Adam(...); got {shown(optim)}")
+    instance(optim, PyroOptim, "optim", "an optimiser of pyro.optim, such as pyro.optim.Adam(...)")
     return CompiledSVI(model, guide, optim, loss, engine)
 
 
@@ -137,14 +136,19 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         with exclusive():
             self.engine, call = "pyro", Call(args, kwargs)
             try:
-                _refuse_surroundings()
+                if pyro_handlers():
+                    raise Untraceable("a handler of Pyro is active around the step")
+                if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+                    raise Untraceable("gradients are off, or autocast is on")
                 call.tensors = list[Tensor]()
                 key = torch.get_default_dtype(), _structure((args, kwargs), call.tensors)
             except Untraceable as error:
                 return self._by_pyro(call, str(error))
-            if key not in self._structures and len(self._structures) >= _STRUCTURES:
-                self._structures.clear()
-            structure = self._structures.setdefault(key, _Structure())
+            if key not in self._structures:
+                if len(self._structures) >= _STRUCTURES:
+                    self._structures.clear()
+                self._structures[key] = _Structure()
+            structure = self._structures[key]
             if structure.record is None and structure.is_ready():
                 self._record(structure, call)
             if structure.record is not None:
@@ -382,14 +386,6 @@ class _Record:
         if math.isfinite(loss):
             optimizers.count()
         return loss
-
-
-def _refuse_surroundings() -> None:
-    """Raise `Untraceable` if a handler or a mode around the step changes what it computes."""
-    if pyro_handlers():
-        raise Untraceable("a handler of Pyro is active around the step")
-    if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
-        raise Untraceable("gradients are off, or autocast is on")
 
 
 def _structure(argument: Any, tensors: list[Tensor]) -> Any:
