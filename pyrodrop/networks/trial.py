@@ -30,8 +30,8 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop import changes
 from pyrodrop.changes import STAYS
+from pyrodrop.changes import Look as Before
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
@@ -341,8 +341,8 @@ class Trial:
             changed = between.changed()
         return f"its forward changes the attribute {changed}" if changed else ""
 
-    def _now(self) -> changes.Look:
-        return changes.Look(self.network, code=False)
+    def _now(self) -> Before:
+        return Before(self.network, code=False)
 
 
 @torch.inference_mode(False)
