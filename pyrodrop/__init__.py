@@ -15,82 +15,47 @@ from typing import TYPE_CHECKING, Any
 from pyrodrop.failed import extras
 
 if TYPE_CHECKING:
-    from pyrodrop import (
-        compression,
-        data,
-        distributions,
-        divergences,
-        guides,
-        likelihoods,
-        metrics,
-        models,
-        priors,
-        recipes,
-        reparam,
-        schedules,
-        zoo,
-    )
+    from pyrodrop import compression as compression
+    from pyrodrop import data as data
+    from pyrodrop import distributions as distributions
+    from pyrodrop import divergences as divergences
+    from pyrodrop import guides as guides
+    from pyrodrop import likelihoods as likelihoods
+    from pyrodrop import metrics as metrics
+    from pyrodrop import models as models
+    from pyrodrop import priors as priors
+    from pyrodrop import recipes as recipes
+    from pyrodrop import reparam as reparam
+    from pyrodrop import schedules as schedules
     from pyrodrop import sklearn as sklearn
-    from pyrodrop.analysis import compare, to_arviz
-    from pyrodrop.compiled import compile_svi
-    from pyrodrop.prediction.prediction import Prediction
-    from pyrodrop.reading.last_layer import last_layer
-    from pyrodrop.reading.read import read
-    from pyrodrop.reading.reading import Reading
-    from pyrodrop.sampling.potential import Potential, potential
-    from pyrodrop.sampling.sample import sample
-    from pyrodrop.sampling.sampled import Sampled
-    from pyrodrop.training.certificate import Certificate
-    from pyrodrop.training.checkpoint import Checkpoint
-    from pyrodrop.training.elbo import Elbo
-    from pyrodrop.training.fit import StepLosses, Training, fit
-    from pyrodrop.training.problem import restart
-    from pyrodrop.training.replicates import Replicates, fit_replicates
-    from pyrodrop.training.result import Fit
-    from pyrodrop.training.worth import Worth
+    from pyrodrop import zoo as zoo
+    from pyrodrop.analysis import compare as compare
+    from pyrodrop.analysis import to_arviz as to_arviz
+    from pyrodrop.compiled import compile_svi as compile_svi
+    from pyrodrop.prediction.prediction import Prediction as Prediction
+    from pyrodrop.reading.last_layer import last_layer as last_layer
+    from pyrodrop.reading.read import read as read
+    from pyrodrop.reading.reading import Reading as Reading
+    from pyrodrop.sampling.potential import Potential as Potential
+    from pyrodrop.sampling.potential import potential as potential
+    from pyrodrop.sampling.sample import sample as sample
+    from pyrodrop.sampling.sampled import Sampled as Sampled
+    from pyrodrop.training.certificate import Certificate as Certificate
+    from pyrodrop.training.checkpoint import Checkpoint as Checkpoint
+    from pyrodrop.training.elbo import Elbo as Elbo
+    from pyrodrop.training.fit import StepLosses as StepLosses
+    from pyrodrop.training.fit import Training as Training
+    from pyrodrop.training.fit import fit as fit
+    from pyrodrop.training.problem import restart as restart
+    from pyrodrop.training.replicates import Replicates as Replicates
+    from pyrodrop.training.replicates import fit_replicates as fit_replicates
+    from pyrodrop.training.result import Fit as Fit
+    from pyrodrop.training.worth import Worth as Worth
 
 try:
     __version__ = version("pyrodrop")
 except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
-
-__all__ = [
-    "Certificate",
-    "Checkpoint",
-    "Elbo",
-    "Fit",
-    "Potential",
-    "Prediction",
-    "Reading",
-    "Replicates",
-    "Sampled",
-    "StepLosses",
-    "Training",
-    "Worth",
-    "compare",
-    "compile_svi",
-    "compression",
-    "data",
-    "distributions",
-    "divergences",
-    "fit",
-    "fit_replicates",
-    "guides",
-    "last_layer",
-    "likelihoods",
-    "metrics",
-    "models",
-    "potential",
-    "priors",
-    "read",
-    "recipes",
-    "reparam",
-    "restart",
-    "sample",
-    "schedules",
-    "to_arviz",
-    "zoo",
-]
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
@@ -108,21 +73,22 @@ _FILES = {
     "training.worth": ("Worth",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
+_MODULES = (
+    "compression data distributions divergences guides likelihoods metrics models priors recipes reparam schedules zoo"
+)
+__all__ = sorted([*_PLACES, *_MODULES.split(), "zoo"])
 _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 
 class _Imports:
     """What importing other modules also does, for `sys.meta_path`.
 
-    Before Pyro, the names of TorchScript are added that it needs and PyTorch lacks. After `pyrodrop.distributions`, their KL
-    divergences are registered with `torch.distributions`. A file of this package that imports a package of an extra which is
-    not installed raises an error that names the line to install it.
+    After `pyrodrop.distributions`, their KL divergences are registered with `torch.distributions`. A file of this package
+    that imports a package of an extra which is not installed raises an error that names the line to install it.
     """
 
     @staticmethod
     def find_spec(name: str, path: Any = None, *_: Any) -> Any:
-        if name == "pyro":
-            import_module(f"{__name__}.torchscript").stand_in()
         if not name.startswith(f"{__name__}."):
             return None
         spec: Any = PathFinder.find_spec(name, path)

@@ -1,7 +1,7 @@
 """Convert the data of users to tensors: tensors, NumPy arrays, tables and their columns, and lists of numbers.
 
     tensor              as it is, without a copy
-    NumPy array         of any real dtype, byte order and strides; long doubles become float64; np.memmap stays mapped
+    NumPy array         of any real dtype but long doubles, byte order and strides; np.memmap stays mapped
     DataFrame           of pandas, polars or pyarrow: [rows, columns] of their common dtype, if no value is missing
     Series              [rows], in the order of its rows, whatever its index says
     list, tuple, range  of numbers: torch's default dtype for real numbers, int64 for whole ones
@@ -38,16 +38,15 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
 
     Raises:
         TypeError: text, objects, dates, categories, complex numbers, a list of unequal rows; a sparse or nested tensor.
-        ValueError: values are missing (a mask; NaN or NA of a table, unless `missing`), a tensor has no values (``meta``), a
-            list is empty, a number is too large for int64, or two columns of a table have the same name.
+        ValueError: an array is masked, values of a table are missing (unless `missing`), a tensor has no values, a list is
+            empty, a number is too large for int64, or two columns of a table have the same name.
     """
     if isinstance(values, Tensor):
         return _checked(values, name)
+    refuse_masked(values, name)
     table = as_table(values, name)
     if isinstance(table, nw.DataFrame | nw.Series):
         array = _of_table(table, name, shown(values), missing)
-    elif (masked := as_masked(values)) is not None:
-        array = unmasked(masked, name)
     elif hasattr(values, "__array__") or isinstance(values, memoryview):
         array = np.asarray(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -114,22 +113,14 @@ def as_table(values: Any, name: str) -> Any:
         ) from None
 
 
-def as_masked(values: Any) -> np.ma.MaskedArray[Any, Any] | None:
-    """A masked array, also of a list with masked values or rows; None for other values."""
-    if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
-        return np.ma.array(values)
-    return values if isinstance(values, np.ma.MaskedArray) else None
-
-
-def unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The data of a masked array; a ValueError if a value is masked."""
-    masked = np.ma.count_masked(values)
-    if masked:
-        raise ValueError(
-            f"{name} must have a value everywhere; got a masked array of shape {list(values.shape)} with {masked} of "
-            f"{values.size} values masked: fill them (.filled(...)) or leave their rows out"
-        )
-    return np.asarray(values.data)
+def refuse_masked(values: Any, name: str) -> None:
+    """Raise a ValueError for a masked array, or a list that has one."""
+    for each in (values, *(values if isinstance(values, list | tuple) else ())):
+        if isinstance(each, np.ma.MaskedArray):
+            raise ValueError(
+                f"{name} must have a value everywhere; got a masked array of shape {list(each.shape)}: fill it "
+                "(.filled(...)), or leave rows out"
+            )
 
 
 def labels_of(labels: Any, rows: int, name: str) -> list[Hashable]:
@@ -179,11 +170,8 @@ def _checked(values: Tensor, name: str) -> Tensor:
 
 def _of_numpy(values: np.ndarray[Any, Any], name: str) -> Tensor:
     """An array of any strides and byte order."""
-    if values.dtype.kind not in _REAL:
+    if values.dtype.kind not in _REAL or values.dtype.itemsize > 8:
         raise TypeError(f"{name} {_ALLOWED}; got an array of dtype {values.dtype} and shape {list(values.shape)}")
-    if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):  # what becomes infinite is refused later
-            values = values.astype(np.float64)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     odd = any(step < 0 or step % values.dtype.itemsize for step in values.strides)

@@ -6,7 +6,7 @@ containers, closures, defaults and global names, at any depth. Among them are mo
 (numbers, flags and other objects), and memory that calls change: tensors, counters, iterators, random generators. What
 a function of another library reads is not found.
 
-`Flags` compares parameters, hooks and modes of modules, `Contents` all other objects, and a `Snapshot` values, too.
+`Flags` compares parameters, hooks and modes of modules, `Contents` all other objects, and a `Look` values, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import itertools
 import pickle
 import random
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -86,11 +85,16 @@ class Flags:
         named = [(name, value) for table, name, value in entries if table == "_parameters" and value is not None]
         once = {id(value): (name, value) for name, value in [*named, *(parameters or {}).items()]}
         self.parameters: dict[str, Tensor] = dict(once.values())
-        self._names, self._values = [name for _, name, _ in entries], [value for *_, value in entries]  # for their ids
-        self._modes = [f"training or evaluation mode of {name}" for name in modules]
+        self._values = [value for *_, value in entries]  # for their ids
         self._dicts = [module.__dict__ for module in modules.values()]
         self._tables: list[dict[str, Any]] = [of[table] for of in self._dicts for table in TABLES]
         self._hooks = [of[hooks] for of in self._dicts for hooks in HOOKS]
+        self._names: tuple[list[str], ...] = (
+            [name for _, name, _ in entries],
+            [f"requires_grad or a hook of {name}" for name in self.parameters],
+            [],
+            [f"training or evaluation mode of {name}" for name in modules],
+        )
         self._before = self._now()
         self._before[1][:] = [
             (needed, *(None if of is None else dict(of) for of in hooks)) for needed, *hooks in self._before[1]
@@ -98,17 +102,11 @@ class Flags:
 
     def changed(self) -> str:
         """A description of the first change that is found, for a message; empty if nothing has changed."""
-        now, before = self._now(), self._before
-        if now == before:
-            return ""
-        if now[0] != before[0]:
-            pairs = zip(self._names, before[0], now[0], strict=False)
-            return next((name for name, old, new in pairs if old != new), "a parameter, buffer or submodule")
-        for name, old, new in zip(self.parameters, before[1], now[1], strict=True):
-            if old != new:
-                return f"requires_grad of {name}" if old[0] != new[0] else "a hook of a parameter"
-        modes = zip(self._modes, before[3], now[3], strict=True)
-        return next((name for name, old, new in modes if old != new), "a hook of a module")
+        now, others = self._now(), ("a parameter, buffer or submodule", "", "a hook of a module", "")
+        for names, new, old, other in zip(self._names, now, self._before, others, strict=True):
+            if new != old:
+                return next((name for name, a, b in zip(names, new, old, strict=False) if a != b), other)
+        return ""
 
     def _now(self) -> tuple[list[Any], ...]:
         objects = map(id, chain.from_iterable(map(dict.values, self._tables)))
@@ -227,7 +225,7 @@ class Contents:
         elif isinstance(value, functools.partial):
             named = {"": value.func, **{str(number): item for number, item in enumerate(value.args)}, **value.keywords}
             for name, item in named.items():
-                self._item(item, None, name, path, inner=True)
+                self._item(item, name, path, inner=True)
         elif isinstance(value, _CONTAINERS):
             self._container(value, path)
         elif inner or not _of_library(type(value).__module__):
@@ -236,16 +234,14 @@ class Contents:
     def _container(self, value: Any, path: str) -> None:
         if not isinstance(value, tuple | frozenset):
             self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
-        of_dict = isinstance(value, dict)
-        for number, item in enumerate(list(value)[:_VISITED]):
-            key, item = (item, value[item]) if of_dict else (number, item)
-            write = functools.partial(value.__setitem__, key) if isinstance(value, list | dict) else None
-            self._item(item, write, str(key), path)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in list(itertools.islice(items, _VISITED)):
+            self._item(item, str(key), path)
 
-    def _item(self, item: Any, write: Write | None, name: str, path: str, *, inner: bool = False) -> None:
+    def _item(self, item: Any, name: str, path: str, *, inner: bool = False) -> None:
         """Note an item of a container or partial, which is compared with the container."""
         if isinstance(item, Iterator):
-            self.places.append((lambda: item, write, name, item))
+            self.places.append((lambda: item, None, name, item))
         self._visit(item, f"{path}.{name}" if name else path, inner=inner)
 
     def _object(self, value: Any, path: str) -> None:
@@ -290,7 +286,7 @@ class Contents:
         for name in sorted(names & function.__globals__.keys()):
             self._named(*_entry(function.__globals__, name), name, names, path)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._item(value, None, f"a default of {function.__name__}", path)
+            self._item(value, f"a default of {function.__name__}", path)
         self._visit(getattr(function, "__wrapped__", None), path)
 
     def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
@@ -392,29 +388,52 @@ class Kept:
             yield
 
 
-class Snapshot:
-    """The buffers of some programs, and what they are made of (`Contents`), as they are now.
+class Look:
+    """What some programs are made of (`Contents`), with its values, as they are now; what calls have changed since.
 
     Args:
-        programs, code: as of `Contents`.
+        programs, code: as of `Contents`. Without `code`, random generators are left as they are.
+        all_writes: whether operations of the calls are intercepted, so that no tensors need to be copied before.
+
+    Attributes:
+        moved: the buffers that have changed, each as its module and its name there; known after `note`, as the following.
+        changes: what else has changed that the next call may read, as text; empty if there is nothing.
+        replaced: names of the parameters of Pyro's store that have been replaced.
     """
 
-    def __init__(self, *programs: Any, code: bool = True) -> None:
-        self._contents = Contents(*programs, code=code)
-        self.writes = _Writes()
+    def __init__(self, *programs: Any, code: bool = True, all_writes: bool = False) -> None:
+        self.moved: list[tuple[nn.Module, str]] = []
+        self.changes: str = ""
+        self.replaced: list[str] = []
+        self._programs, self._code = programs, code
+        self._contents = contents = Contents(*programs, code=code)
+        self._store, self.writes = StoreAsItIs(), _Writes()
         self._buffers = [
             (module, name, value, value.detach().clone(), value._version)
-            for module in self._contents.modules.values()
+            for module in contents.modules.values()
             for name, value in module._buffers.items()
             if value is not None
         ]
-        for tensor in self._contents.tensors.values():
-            if self._keeps(tensor):
+        for tensor in contents.tensors.values():
+            of_numpy = id(tensor) not in contents.objects
+            small = bool(_address(tensor)) and tensor.untyped_storage().nbytes() <= _COPIED
+            if small and (of_numpy or not all_writes):
                 self.writes.keep(tensor)
+        sources = [value for value in contents.objects.values() if isinstance(value, _GENERATORS)]
+        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources) if code]
+        for _, _, name, value in contents.places:
+            if _takes_items(value):
+                raise ValueError(
+                    f"the program takes items from the iterator {name!r}, a {type(value).__name__}, which cannot be put "
+                    "back after calls: pass the items as arguments, or keep a list of them and a counter"
+                )
 
-    def _keeps(self, tensor: Tensor) -> bool:
-        """Whether to copy a tensor that is no buffer."""
-        return True
+    def note(self) -> None:
+        """Note what has changed."""
+        self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
+        self.replaced = self._store.replaced()
+        if name := self.changed() or self._drawn():
+            self.changes = f"a call changes {name}"
 
     def moves(self) -> list[tuple[nn.Module, str]]:
         """The buffers that have been replaced or written to, also without a new version, as batch norm does."""
@@ -432,67 +451,11 @@ class Snapshot:
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
         return names[0].rpartition(".")[2] if names else ""
 
-    def restore(self) -> None:
-        """Put everything back."""
-        with torch.no_grad():
-            for module, name, value, old, _ in self._buffers:
-                module._buffers[name] = value
-                if not torch.equal(value, old):
-                    value.copy_(old)
-        self._contents.restore()
-
-
-@contextmanager
-def undisturbed(network: nn.Module) -> Iterator[None]:
-    """Restore buffers and Python attributes of the modules of a network after the block."""
-    before = Snapshot(network, code=False)
-    try:
-        yield
-    finally:
-        before.writes.undo()
-        before.restore()
-
-
-class Look(Snapshot):
-    """What calls within a block of `put_back` change; known at its end.
-
-    Attributes:
-        moved: the buffers that have changed, each as its module and its name there.
-        changes: what else has changed that the next call may read, as text; empty if there is nothing.
-        replaced: names of the parameters of Pyro's store that have been replaced.
-    """
-
-    def __init__(self, programs: Sequence[Any], all_writes: bool) -> None:
-        self.moved: list[tuple[nn.Module, str]] = []
-        self.changes: str = ""
-        self.replaced: list[str] = []
-        self._programs, self._all_writes = programs, all_writes
-        super().__init__(*programs)
-        self._store = StoreAsItIs()
-        sources = [value for value in self._contents.objects.values() if isinstance(value, _GENERATORS)]
-        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources)]
-        self._lent: dict[int, _Lent] = {}
-        self._iterators = [place for place in self._contents.places if _takes_items(place[-1])]
-        fixed = [name for _, write, name, _ in self._iterators if write is None]
-        if fixed:
-            raise ValueError(
-                f"the iterator {fixed[0]!r} is in a tuple, partial, default or set, so that calls that find the program's "
-                "parameters cannot take items from a copy: hold it in a variable, an attribute, a list or a dictionary"
-            )
-        for _, write, name, value in self._iterators:
-            write(self._lent.setdefault(id(value), _Lent(value, name)))  # type: ignore[misc]
-
-    def _keeps(self, tensor: Tensor) -> bool:
-        of_numpy = id(tensor) not in self._contents.objects
-        small = bool(_address(tensor)) and tensor.untyped_storage().nbytes() <= _COPIED
-        return small and (of_numpy or not self._all_writes)
-
-    def note(self) -> None:
-        """Note what has changed."""
-        self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
-        self.replaced = self._store.replaced()
-        if name := self.changed() or self._taken():
-            self.changes = f"a call changes {name}"
+    def _drawn(self) -> str:
+        """The name of a generator of the programs from which numbers were drawn; empty if there is none."""
+        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        known = {id(value): name for _, _, name, value in self._contents.places}
+        return next((known.get(id(source), "a random generator") for source in moved), "")
 
     def forget(self, names: Sequence[str]) -> None:
         """Delete parameters from Pyro's store for good."""
@@ -500,24 +463,29 @@ class Look(Snapshot):
             forget_in_store(name)
             self._store.before.pop(name, None)
 
-    def _taken(self) -> str:
-        """The name of an iterator or generator from which items were taken; empty if there is none."""
-        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
-        known = {id(value): name for _, _, name, value in self._contents.places}
-        names = [known.get(id(source), "a random generator") for source in moved]
-        names += [lent.name for lent in self._lent.values() if lent.copied is not None]
-        return names[0] if names else ""
-
     def undo(self) -> None:
         """Put everything back."""
         self.writes.undo()
         self._store.restore()
         for source, state in self._generators:
             _set_state(source, pickle.loads(state))
-        if modules_of(*self._programs).keys() <= self._contents.modules.keys():
-            self.restore()
-        for _, write, _, value in self._iterators:
-            write(value)  # type: ignore[misc]
+        if Contents(*self._programs, code=self._code).modules.keys() <= self._contents.modules.keys():
+            with torch.no_grad():
+                for module, name, value, old, _ in self._buffers:
+                    module._buffers[name] = value
+                    if not torch.equal(value, old):
+                        value.copy_(old)
+            self._contents.restore()
+
+
+@contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Restore buffers and Python attributes of the modules of a network after the block."""
+    before = Look(network, code=False)
+    try:
+        yield
+    finally:
+        before.undo()
 
 
 @contextmanager
@@ -526,48 +494,22 @@ def put_back(*programs: Any, all_writes: bool = True) -> Iterator[Look]:
 
     Put back are what the programs are made of (`Contents`), buffers and attributes of modules, all tensors that are written
     to in place, small arrays, the programs' random generators and those of Python and NumPy, and parameters of Pyro's store
-    that are replaced. Calls take items from copies of the programs' iterators. A program that makes modules in the block, as
-    at a first call, keeps these and its other objects.
+    that are replaced. A program that makes modules in the block, as at a first call, keeps these and its other objects.
 
     Args:
         all_writes: whether to put back all tensors that are written to, for which every operation is intercepted; or only
             the programs' own of at most 64 MiB, of which copies are made.
 
     Raises:
-        ValueError: the program takes items from an iterator that cannot be copied, such as a generator.
+        ValueError: the program takes items from an iterator.
     """
-    look = Look(programs, all_writes)
+    look = Look(*programs, all_writes=all_writes)
     try:
         with intercepted(look.writes.call) if all_writes else nullcontext():
             yield look
         look.note()
     finally:
         look.undo()
-
-
-class _Lent:
-    """An iterator for calls in a block of `put_back`: a copy, made when the first item is taken."""
-
-    def __init__(self, iterator: Iterator[Any], name: str) -> None:
-        self.lent_for, self.name = iterator, name
-        self.kind: str = iterator.kind if isinstance(iterator, _Lent) else type(iterator).__name__
-        self.copied: Iterator[Any] | None = None
-
-    def __iter__(self) -> _Lent:
-        return self
-
-    def __next__(self) -> Any:
-        if self.copied is None:
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    self.copied = copy.deepcopy(self.lent_for)
-            except TypeError as error:
-                raise ValueError(
-                    f"the program takes items from the iterator {self.name!r}, a {self.kind}, which "
-                    "cannot be put back after the calls that find its parameters: pass the items as arguments, or hold a "
-                    "list of them and a counter"
-                ) from error
-        return next(self.copied)
 
 
 class _Writes:
@@ -677,7 +619,6 @@ def _same_items(container: Any, items: Any, code: bool) -> bool:
 
 def _same(one: Any, other: Any, code: bool) -> bool:
     """Whether this is the same object, or a number, string or container of the same value; without `code` also a tensor."""
-    one = one.lent_for if isinstance(one, _Lent) else one
     if one is other or type(one) is not type(other):
         return one is other
     if isinstance(one, _CONTAINERS):

@@ -20,9 +20,6 @@ Inputs x of a network are a tensor, or a tuple or mapping of tensors whose first
     (ids, mask)                        network(ids, mask)
     {"input_ids": ids, "mask": mask}   network(input_ids=ids, mask=mask)
 
-A forward with one argument takes the tuple or the mapping as a whole: forward(self, batch). One with further, optional ones
-does, too, unless a key is the name of one of them.
-
 Protocols of models and guides that can do more than be called as a Pyro program:
 
     model    NetworkModel       the class of `pyrodrop.models`, which training and prediction support in full
@@ -288,7 +285,6 @@ def bounded(**bounds: float) -> str:
 
 
 T = TypeVar("T")
-_NEAR = 3  # names that a message suggests where they are too many to list
 
 
 def did_you_mean(name: Any, names: Iterable[str], least: float = 0.6) -> str:
@@ -323,17 +319,12 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
         listed: where they are all listed, if they are too many for a message.
 
     Raises:
-        ValueError: `name` is none of `names`; the message lists them, or with `listed` the most similar ones, and suggests
-            the most similar one.
+        ValueError: `name` is none of `names`; the message lists them, or says where, and suggests the most similar one.
     """
     if isinstance(name, str) and name in names:
         return name
-    if listed:
-        longer = [each for each in names if each.startswith(f"{name}/")][:_NEAR]
-        near = longer or difflib.get_close_matches(str(name), names, _NEAR, 0.5)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"no {what} is called {name!r}; {hint}there are {len(names)}, see {listed}")
-    raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{did_you_mean(name, names, 0.0)}")
+    allowed = f"{len(names)}, see {listed}" if listed else ", ".join(names)
+    raise ValueError(f"no {what} is called {name!r}; there are {allowed}{did_you_mean(name, names, 0.0)}")
 
 
 def some(values: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
@@ -558,28 +549,9 @@ def num_rows(x: Inputs) -> int:
     return parts(x)[0].shape[0]  # not len, which a recording for any number of rows would make a constant
 
 
-def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments of the network's call: the tensors of x, or x itself if `forward` takes it whole."""
-    if isinstance(x, Tensor):
-        return (x,), {}
-    one_by_one: tuple[tuple[Any, ...], dict[str, Tensor]] = ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})
-    whole = (dict(x) if isinstance(x, Mapping) else tuple(x),)
-    if _takes(forward, *one_by_one) or not _takes(forward, whole, {}):
-        return one_by_one
-    known = inspect.signature(forward).parameters
-    misnamed = len(known) > 1 and not known.keys().isdisjoint(one_by_one[1])  # which the error of the call says
-    return one_by_one if misnamed else (whole, {})
-
-
-def _takes(function: Callable[..., Any], positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
-    """Whether the function can be called with these arguments by its signature; True if it has none."""
-    try:
-        inspect.signature(function).bind(*positional, **named)
-    except TypeError:
-        return False
-    except ValueError:  # no signature, as of a function in C
-        return True
-    return True
+def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Positional and keyword arguments of the network's call: the tensors of x."""
+    return ((), dict(x)) if isinstance(x, Mapping) else (tuple(parts(x)), {})
 
 
 @runtime_checkable

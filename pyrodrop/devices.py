@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import platform
@@ -140,37 +139,6 @@ def products_of_float32() -> Iterator[None]:
     finally:
         for owner, old in zip(owners, before, strict=True):
             owner.fp32_precision = old
-
-
-@contextmanager
-def heap_kept(*, release: bool = False) -> Iterator[None]:
-    """Within the block, have glibc keep freed memory for the next step, also in blocks of more than 32 MiB.
-
-    By default glibc maps such blocks anew each time, and returns the end of the heap to the system when 64 MiB of it are
-    free. A training step of 9 million weights then waits for 90,000 page faults. Afterwards, large blocks are mapped again,
-    and at most 2 GiB of free memory stay with the process. No effect with other C libraries. See ``M_MMAP_MAX`` and
-    ``M_TRIM_THRESHOLD``, https://man7.org/linux/man-pages/man3/mallopt.3.html.
-
-    Args:
-        release: whether to return all free memory to the system afterwards.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        set_option, trim = libc.mallopt, libc.malloc_trim
-    except (OSError, TypeError, AttributeError):  # another C library
-        yield
-        return
-    for option, value in ((_TRIM_THRESHOLD, 2**31 - 1), (_MMAP_THRESHOLD, 2**25), (_MMAP_MAX, 0)):
-        set_option(option, value)
-    try:
-        yield
-    finally:
-        set_option(_MMAP_MAX, 2**16)  # the default
-        if release:
-            trim(0)
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # options of mallopt
 
 
 def available(device: torch.device) -> float:

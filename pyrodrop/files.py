@@ -12,8 +12,8 @@ import math
 import os
 import re
 import stat
-import tempfile
 import unicodedata
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,31 +38,32 @@ def whole(path: Path) -> Iterator[Path]:
     The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces,
     or that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
 
-    The temporary path is in a hidden folder beside the file, ``.pyrodrop-*``, which a process that is killed leaves.
+    The temporary path is a hidden file beside it, ``.pyrodrop-*``, which a process that is killed leaves.
 
     Raises:
         OSError: the file cannot be written; the message names it.
     """
     with _naming(path, "write"):
-        target = Path(os.path.realpath(path))
-        _check_replaceable(target)
-        with _scratch(target) as scratch:
-            temporary = Path(scratch) / "part"
-            mode = _mode(target, Path(scratch))
+        target, temporary = _places(path)
+        try:
+            temporary.touch()
+            mode = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
             yield temporary
             _flush(temporary)
             temporary.chmod(mode)
             os.replace(temporary, target)
             with suppress(OSError):  # some file systems cannot flush folders
                 _flush(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: Path) -> None:
     """Raise an OSError that names the file unless it can be written now. An existing file does not change."""
     with _naming(path, "write"):
-        target = Path(os.path.realpath(path))
-        _check_replaceable(target)
-        _scratch(target).cleanup()
+        _, temporary = _places(path)
+        temporary.touch()
+        temporary.unlink()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
@@ -151,46 +152,24 @@ def checksum(tensors: Mapping[str, Tensor], text: str = "") -> str:
 
 @contextmanager
 def _naming(path: Path, verb: str) -> Iterator[None]:
-    """Name this file in every OSError of the system in the block, unless the error is about a file elsewhere."""
+    """Name this file in every OSError of the system in the block."""
     try:
         yield
     except OSError as error:
-        folder = os.path.dirname(os.path.realpath(path))
-        about = (
-            os.path.abspath(os.fsdecode(error.filename))
-            if isinstance(error.filename, str | bytes | os.PathLike)
-            else folder
-        )
-        if error.errno is None or not (about == os.path.abspath(path) or f"{about}/".startswith(f"{folder}/")):
+        if error.errno is None:
             raise
-        reason = error.strerror or os.strerror(error.errno)
-        raise OSError(error.errno, f"cannot {verb} the file: {reason}", str(path)) from error
+        raise OSError(error.errno, f"cannot {verb} the file: {error.strerror}", str(path)) from error
 
 
-def _check_replaceable(target: Path) -> None:
-    """Raise an OSError if the target is no regular file or may not be written to. It need not exist."""
-    try:
-        kind = target.stat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISREG(kind):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "it is a folder or no regular file")
-    if not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-def _scratch(target: Path) -> tempfile.TemporaryDirectory[str]:
-    """A new hidden folder beside the target."""
-    return tempfile.TemporaryDirectory(prefix=".pyrodrop-", dir=target.parent, ignore_cleanup_errors=True)
-
-
-def _mode(target: Path, scratch: Path) -> int:
-    """The mode of the file that will be replaced, or of a new file."""
-    with suppress(FileNotFoundError):
-        return stat.S_IMODE(target.stat().st_mode)
-    probe = scratch / "new"
-    os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))  # the only way to ask for the umask without changing it
-    return stat.S_IMODE(probe.stat().st_mode)
+def _places(path: Path) -> tuple[Path, Path]:
+    """The file that a path stands for, and a new path beside it; an OSError if the file may not be replaced."""
+    target = Path(os.path.realpath(path))
+    if target.exists():
+        if not target.is_file():
+            raise OSError(errno.EISDIR if target.is_dir() else errno.EINVAL, "it is a folder or no regular file")
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return target, target.with_name(f".pyrodrop-{uuid.uuid4().hex}")
 
 
 def _flush(path: Path) -> None:

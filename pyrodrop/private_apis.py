@@ -1,23 +1,21 @@
 """Private APIs of PyTorch and Pyro: for tensors, optimisers and Pyro's store, and for recorded and compiled steps.
 
-A release may change them, so only this file and `pyrodrop.torchscript` use private APIs.
+A release may change them, so only this file uses private APIs.
 `.ci/run` tests them with the oldest versions that `pyproject.toml` allows and with those of `constraints.txt`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import logging
 import math
 import operator
 import os
 import sys
-import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _c: Any = torch._C
 _torch: Any = torch
 
-fused_adam, fused_adamw, fused_sgd = _torch._fused_adam_, _torch._fused_adamw_, _torch._fused_sgd_
+fused_adam, fused_adamw = _torch._fused_adam_, _torch._fused_adamw_
 add_to_all = torch._foreach_add_
 _make_wrapper_subclass: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
 
@@ -105,56 +103,17 @@ def arguments_of(operation: Any) -> Sequence[Any]:
     return operation._schema.arguments  # type: ignore[no-any-return]
 
 
-class _Recomputation(threading.local):
-    """The state of this thread for `activations_kept`.
-
-    Attributes:
-        blocks: number of blocks of `activations_kept` around the running code.
-    """
-
-    blocks = 0
-
-    def keeps(self) -> bool:
-        return self.blocks > 0
-
-
-_recomputation = _Recomputation()
-
-
 @contextmanager
-def activations_kept() -> Iterator[_Recomputation]:
-    """Disable recomputation in `torch.utils.checkpoint.checkpoint` on this thread within the block.
+def recomputation_refused(message: str) -> Iterator[None]:
+    """Within the block, `torch.utils.checkpoint.checkpoint(..., use_reentrant=True)` raises a RuntimeError."""
 
-    The first block replaces the two implementations of that function; elsewhere they behave as before.
-    """
-    _replace_recomputation()
-    _recomputation.blocks += 1
-    try:
-        yield _recomputation
-    finally:
-        _recomputation.blocks -= 1
-
-
-@functools.cache
-def _replace_recomputation() -> None:
-    by_function: Any = recomputation.CheckpointFunction
-    name = "_checkpoint_without_reentrant_generator"
-    name += "_impl" * hasattr(recomputation, f"{name}_impl")  # since PyTorch 2.14
-    by_hooks: Any = getattr(recomputation, name)
-
-    class CheckpointFunction(by_function):  # type: ignore[misc, valid-type]
+    class Refused(recomputation.CheckpointFunction):
         @staticmethod
-        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-            return function(*args) if _recomputation.keeps() else by_function.apply(function, preserve, *args)
+        def apply(*_: Any) -> Any:
+            raise RuntimeError(message)
 
-    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
-        if _recomputation.keeps():
-            yield
-        else:
-            yield from by_hooks(*args, **kwargs)
-
-    recomputation.CheckpointFunction = CheckpointFunction  # type: ignore[misc]
-    setattr(recomputation, name, generator)
+    with _replaced_by(recomputation, "CheckpointFunction", Refused):
+        yield
 
 
 def pyro_handlers() -> list[Any]:
@@ -322,10 +281,8 @@ def script(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
     same bits; nothing is fused or reordered.
 
     Raises:
-        NotImplementedError: an operation has no form in TorchScript; or this PyTorch has none (it is deprecated since 2.9).
+        NotImplementedError: an operation has no form in TorchScript.
     """
-    if not hasattr(torch.jit, "CompilationUnit"):
-        raise NotImplementedError("this PyTorch has no TorchScript")
     inputs = [f"{node.name}: Tensor" for node in graph.nodes if node.op == "placeholder"]
     lines, wanted = [f"def step({', '.join(inputs)}) -> List[Tensor]:"], []
     for node in graph.nodes:
@@ -373,8 +330,7 @@ def _code_of(value: Any, kind: str) -> str:
 
 def scripts_as_they_are() -> AbstractContextManager[None]:
     """Run programs of TorchScript within the block as they were built; by default, their first calls optimise them."""
-    execution: Any = getattr(torch.jit, "optimized_execution", None)
-    return nullcontext() if execution is None else execution(False)
+    return torch.jit.optimized_execution(False)  # type: ignore[no-any-return, no-untyped-call]
 
 
 _MEMORY_FORMATS = {
@@ -421,8 +377,7 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
     # Without PyTorch's cache of whole programs, which hides the inner program; kernels are still cached. Its messages are
     # about its own code: operations that it calls in a slower way, deprecated names.
     notes = _replaced_by(logging.getLogger("torch._inductor.ir"), "disabled", True)
-    with config.patch(enable_autograd_cache=False), notes, warnings.catch_warnings(action="ignore"), _without_trials():
-        options = {**options, "cpp.vec_isa_ok": True}
+    with config.patch(enable_autograd_cache=False), notes, warnings.catch_warnings(action="ignore"):
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     if len(inner) == 1 and callable(inner[0]) and not any(tensor.is_cuda for tensor in inputs):
         return Compiled(inner[0], _library(inner[0]))
@@ -435,20 +390,6 @@ def _outputs(module: fx.GraphModule) -> int:
 
 def _kinds(inputs: Sequence[Any]) -> list[Any]:
     return [(getattr(one, "shape", None), getattr(one, "dtype", None)) for one in inputs]
-
-
-@contextmanager
-def _without_trials() -> Iterator[None]:
-    """Let TorchInductor use the vector instructions that the processor reports, untested (with ``cpp.vec_isa_ok``).
-
-    It would compile up to seven programs to test them, which together take half as long as the program of a step. Those for
-    matrices and for short numbers, which our programs do not use, count as missing. Its own cached results are not changed.
-    """
-    from torch._inductor import cpu_vec_isa as isa
-
-    found = functools.cache(isa.valid_vec_isa_list.__wrapped__)
-    with _replaced_by(isa, "valid_vec_isa_list", found), _replaced_by(isa.VecISA, "check_build", lambda *_: False):
-        yield
 
 
 _ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor

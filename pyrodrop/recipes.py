@@ -76,8 +76,8 @@ from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import TrainingOptions
 
 __all__ = ["Curve", "Recipe", "classifier", "curve", "regressor"]
-
 public(__name__, __all__)
+
 
 Posterior = Callable[[WideAndDeep], Callable[..., Any]]
 dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.01, mask_input=False)

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from pyrodrop import recipes
-from pyrodrop.arrays import as_masked, is_frame, unmasked
+from pyrodrop.arrays import is_frame, refuse_masked
 from pyrodrop.checks import count, counts, public, shown
 from pyrodrop.data import Dataset
 from pyrodrop.data.columns import Columns, read_inputs
@@ -38,8 +38,8 @@ from pyrodrop.training.reasons import collected
 from pyrodrop.training.replicates import Replicates
 
 __all__ = ["NetworkClassifier", "NetworkRegressor"]
-
 public(__name__, __all__)
+
 
 _TABLE: Mapping[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
 
@@ -95,7 +95,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         draws = count(self.draws, "draws", "the number of draws from the posterior") if draws is None else draws
-        columns, x = self._columns, _unmasked(X)
+        refuse_masked(X, "X")
+        columns, x = self._columns, X
         framed = self._framed and is_frame(X)
         x = validate_data(self, x, reset=False, **({"skip_check_array": True} if framed else _TABLE))
         if self._framed and not framed and (columns.indicators or columns.categories):
@@ -109,12 +110,13 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
     def _read(self, X: Any, y: Any, **options: Any) -> tuple[Tensor, Any]:
         """X of a fit as a tensor, by the rules of frames in `recipes.regressor`, and y."""
-        y = y if (masked := as_masked(y)) is None else unmasked(masked, "y")
+        refuse_masked(X, "X")
+        refuse_masked(y, "y")
         options["ensure_min_samples"] = 2
         self._framed, self._order = is_frame(X), recipes.order_of(X)
         self._columns: Columns
         if not self._framed:
-            x, y = validate_data(self, _unmasked(X), y, **_TABLE, **options)
+            x, y = validate_data(self, X, y, **_TABLE, **options)
             self._scale: Standardize | None
             self._columns, self._scale = read_inputs(np.asarray(x), "X")
             return self._columns.table(np.array(x)), y
@@ -134,12 +136,6 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _unmasked(X: Any) -> Any:
-    """X, with NaN where an array is masked."""
-    masked = as_masked(X)
-    return X if masked is None else np.ma.filled(masked.astype(np.float64), np.nan)
 
 
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]

@@ -6,7 +6,7 @@ An engine makes steps: Pyro (`pyrodrop.training.session.ByPyro`), or one of `pyr
 
     pyro       runs Pyro's handlers at every step; works for any model and guide
     traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
-    compiled   compiles gradient and update together with TorchInductor; on a GPU, launches them as one CUDA graph
+    compiled   compiles gradient and update together with TorchInductor
 
 All three draw the same random numbers in the same order and update the network's buffers alike. `traced` does the same
 arithmetic as Pyro; `compiled` does it in another order and agrees up to rounding.

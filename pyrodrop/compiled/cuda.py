@@ -1,9 +1,7 @@
-"""Steps as CUDA graphs, whose kernels are recorded once and launched by one call.
+"""Steps of a sampler as CUDA graphs, whose kernels are recorded once and launched by one call.
 
 A step of a small network runs dozens of kernels of a few microseconds each, and launching them one by one takes longer than
-running them. A graph reads and writes the memory that it was recorded with: rows and numbers of several steps are copied
-there, random numbers are drawn there by the graph itself, the same as step by step, and parameters, optimiser state and
-constants are there already.
+running them. A graph reads and writes the memory that it was recorded with.
 """
 
 from __future__ import annotations
@@ -14,55 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compiled.record import Untraceable, first_line
-from pyrodrop.devices import random_states, set_random_states
-
 _WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate
-
-
-class Captured:
-    """Several steps, recorded once for every number of steps.
-
-    Args:
-        step: a function from the rows of a minibatch and the numbers of a step to nll and kl, ``[..., 2]``. It draws its
-            random numbers, and updates the tensors in `held` in place.
-        held: the tensors that `step` updates.
-        rows: memory for the rows of up to K steps, ``[K, ...]`` each; empty if all steps have the same rows.
-        numbers: memory for the numbers of up to K steps, ``[K, n]``.
-
-    Raises:
-        Untraceable: the kernels cannot be recorded, such as those of a step that waits for the device.
-    """
-
-    def __init__(
-        self,
-        step: Callable[[Sequence[Tensor], Tensor], Tensor],
-        held: Sequence[Tensor],
-        rows: Sequence[Tensor],
-        numbers: Tensor,
-    ) -> None:
-        self.rows, self.numbers = rows, numbers
-        self._step, self._record = step, KernelRecorder(numbers.device)
-        self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
-        before, states = [value.clone() for value in held], random_states(numbers.device)
-        try:
-            self._recorded[1] = self._record(lambda: self._steps(1))
-        except RuntimeError as error:
-            raise Untraceable(f"its kernels cannot be recorded: {first_line(error)}") from error
-        for value, old in zip(held, before, strict=True):  # recording has made steps
-            value.copy_(old)
-        set_random_states(states, numbers.device)
-
-    def __call__(self, count: int) -> Tensor:
-        """Make the first `count` steps whose rows and numbers were written. Returns nll and kl, ``[count, ..., 2]``."""
-        if count not in self._recorded:
-            self._recorded[count] = self._record(lambda: self._steps(count))
-        replay, results = self._recorded[count]
-        replay()
-        return results.clone()  # the next replay writes over them
-
-    def _steps(self, count: int) -> Tensor:
-        return torch.stack([self._step([rows[i] for rows in self.rows], self.numbers[i]) for i in range(count)])
 
 
 class Replayed:

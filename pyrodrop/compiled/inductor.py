@@ -18,17 +18,15 @@ operations that it was compiled from before it is used.
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import logging
 import math
 import os
 import shutil
-import stat
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -40,7 +38,7 @@ from torch import Tensor, fx
 
 from pyrodrop.arrays import near
 from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
-from pyrodrop.compiled.record import Untraceable, first_line, first_that_works
+from pyrodrop.compiled.record import Untraceable, first_line
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
 from pyrodrop.private_apis import (
@@ -55,9 +53,6 @@ from pyrodrop.steps import Arguments, Group, does_more
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
 
-# Options of TorchInductor. Compiling PyTorch's headers ahead takes as long as six programs that do without.
-NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
-
 # Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
@@ -66,8 +61,6 @@ Guard = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Callable[[Tensor,
 
 _MOST = 500  # files of programs
 _NARROW = 32  # numbers per row: two of the widest vectors
-_SMALL = 2**16  # products of two numbers
-_SUMS_SINCE = "2.13"  # of PyTorch: TorchInductor 2.6 computes other gradients of such a layer from the sums
 
 
 class Rule(ABC):
@@ -261,37 +254,21 @@ class WholeStep:
 
         return step
 
-    def compiled(
-        self, program: Program, tensors: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]
-    ) -> Call:
-        """The step with a program's gradient, compiled for tensors like these, which it writes to, and such minibatches.
+    @torch.no_grad()
+    def compiled(self, program: Program, batch: Arguments, options: Mapping[str, Any]) -> Call:
+        """The step with a program's gradient, compiled for such minibatches, which has passed a comparison.
+
+        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
+        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
 
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
         """
-        wrappers = [("in Python", dict(options))]
-        if batch.device.type == "cpu":
-            wrappers.insert(0, ("as a C++ function", {**options, **NATIVE}))
         if program.draws_itself:
-            _check_draws(program, tensors)
-            wrappers = [(name, {**each, "fallback_random": True}) for name, each in wrappers]
-        with torch.no_grad():
-            controls = tensors[0].new_ones(self.width)
-            rest = [*batch.tensors, controls, *program.constants]
-            inputs = on(batch.device, [*tensors, *rest, *program.shapes()])
-            ways = ((name, partial(self._made, program, inputs, rest, batch, each)) for name, each in wrappers)
-            said = "the compiled step is called from Python, which is slower: %s, %s"
-            _, call = first_that_works(ways, lambda name, error: _log.info(said, name, error))
-        return call
-
-    def _made(
-        self, program: Program, inputs: list[Tensor], rest: list[Tensor], batch: Arguments, options: Mapping[str, Any]
-    ) -> Call:
-        """The step of a program with these options, which has passed the comparison.
-
-        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
-        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
-        """
+            _check_draws(program, self.tensors)
+            options = {**options, "fallback_random": True}
+        rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
+        inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
         rows, (leaves, states, buffers, _) = len(batch.tensors), self._counts
         compared, count = slice(leaves if states else 0, leaves + states + buffers), len(self.tensors)
 
@@ -380,58 +357,32 @@ def calling(
         steps = pure(whole, every)
         return lambda *tensors: steps.evaluate(*tensors, *constants, *steps.constants)
 
-    def made(options: dict[str, Any]) -> Compiled:
-        make, parts = (
-            partial(compile_graph, whole, every, options),
-            [code, program.text, mapped, sorted(options.items())],
-        )
-        return found_or_made(parts, every, make, lambda _: None) if code else make()
-
-    ways: list[dict[str, Any]] = [{"size_asserts": False}]
-    if not any(tensor.is_cuda for tensor in every):
-        ways.insert(0, NATIVE)
     with torch.no_grad():
-        said = "the compiled graph is called from Python, which is slower: %s"
-        candidates = (("", partial(made, options)) for options in ways)
-        _, graph = first_that_works(candidates, lambda _, error: _log.info(said, error))
+        make = partial(compile_graph, whole, every, {})
+        graph = found_or_made([code, program.text, mapped], every, make, lambda _: None) if code else make()
     return lambda *tensors: graph(*tensors, *constants)
 
 
-@contextmanager
-def _seldom_collected() -> Iterator[None]:
-    """Collect garbage less often within the block: compiling allocates many objects, most of which stay."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@_seldom_collected()
 def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: Mapping[str, Any]) -> Compiled:
-    """Compile a function of tensors by TorchInductor, with these options of its configuration.
+    """Compile a function of tensors by TorchInductor, with these options of its configuration; on a CPU to C++.
 
     Raises:
         Untraceable: the function cannot be recorded, or the compiler fails, such as without a C++ compiler.
     """
-    module = _graph_of(function, inputs, elementary_forms(_BATCH_NORMS))
+    try:
+        module = record(function, inputs, elementary_forms(_BATCH_NORMS))
+    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
+        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
     make_flat(module)
-    rewrite_products(module)
+    turn_narrow_products(module)
+    # Compiling PyTorch's headers ahead takes as long as six programs that do without.
+    native = {} if inputs and inputs[0].is_cuda else {"cpp_wrapper": True, "cpp_cache_precompile_headers": False}
     for attempt in ({}, _SMALL_KERNELS):
         try:
-            return compile_by_inductor(module, inputs, {**options, **attempt})
+            return compile_by_inductor(module, inputs, {**options, **native, "size_asserts": False, **attempt})
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
-
-
-def _graph_of(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
-    """`record`, whose errors are `Untraceable`."""
-    try:
-        return record(function, inputs, elementary)
-    except Exception as error:  # whatever an operation that cannot be mapped over replicates or chains raises
-        raise Untraceable(f"it cannot be recorded: {first_line(error)}") from error
 
 
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
@@ -456,18 +407,22 @@ def found_or_made(
         Untraceable: the program cannot be compiled, or is wrong.
     """
     path = _path(parts, inputs)
-    kept = None if path is None else _read(path)
-    if kept is not None:
+    if path is not None and path.exists():
         try:
+            kept = load_program(path)
             check(kept)
-        except Untraceable as error:
-            _log.info("the program of an earlier process is not used: %s", error)
-        else:
+            os.utime(path)  # the time of its last use
             return kept
+        except (OSError, ImportError, Untraceable) as error:
+            _log.info("the program of an earlier process is not used: %s", error)
     program = make()
     check(program)
-    if path is not None:
-        _keep(program, path)
+    if path is not None and program.file is not None:
+        with suppress(OSError):
+            with whole(path) as part:
+                shutil.copyfile(program.file, part)
+            for file in sorted(path.parent.glob("*.so"), key=lambda file: file.stat().st_mtime)[:-_MOST]:
+                file.unlink(missing_ok=True)
     return program
 
 
@@ -488,17 +443,10 @@ def _folder() -> Path | None:
     path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return path if _is_mine(path) and os.access(path, os.W_OK) else None
+        status, user = path.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
+        return None if status.st_uid != user or status.st_mode & 0o022 or not os.access(path, os.W_OK) else path
     except OSError:
         return None
-
-
-def _is_mine(path: Path) -> bool:
-    """Whether this user owns a file or folder and no other user may write to it."""
-    if not hasattr(os, "getuid"):  # Windows: the folder lies in the user's profile
-        return True
-    status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 @functools.cache
@@ -508,37 +456,6 @@ def _of_this_machine() -> str:
     ours = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))))
     versions = torch.__version__, torch.version.git_version, sys.version
     return f"{versions} {processor()} {capability} {isa} {ours.hexdigest()}"
-
-
-def _read(path: Path) -> Compiled | None:
-    try:
-        if not _is_mine(path):
-            return None
-        os.utime(path)  # the time of its last use
-        return load_program(path)
-    except (OSError, ImportError) as error:
-        if path.exists():
-            _log.info("the program of an earlier process cannot be loaded: %s", error)
-        return None
-
-
-def _keep(program: Compiled, path: Path) -> None:
-    """Cache the file of a program, and remove the least recently used files if there are too many."""
-    if program.file is None:
-        return
-    with suppress(OSError):
-        with whole(path) as part:
-            shutil.copyfile(program.file, part)
-        files = sorted(path.parent.glob("*.so"), key=lambda file: file.stat().st_mtime)
-        for file in files[:-_MOST]:
-            file.unlink(missing_ok=True)
-
-
-def rewrite_products(module: fx.GraphModule) -> None:
-    """Rewrite narrow and thin products, and turn views into reshapes."""
-    turn_narrow_products(module)
-    if torch.__version__ >= _SUMS_SINCE:
-        spell_out_thin_products(module)
 
 
 def turn_narrow_products(module: fx.GraphModule) -> None:
@@ -554,27 +471,3 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
     loosen_views(module)
-
-
-def spell_out_thin_products(module: fx.GraphModule) -> None:
-    """Rewrite every small matrix product with one row, one column or one term per sum, on a CPU."""
-    graph = module.graph
-    for node in graph.find_nodes(op="call_function", target=_A.mm.default):
-        left, right = node.args
-        value = left.meta["val"]  # type: ignore[union-attr]
-        (rows, terms), columns = value.shape, right.meta["val"].shape[1]  # type: ignore[union-attr]
-        sizes, exact = (rows, terms, columns), value.dtype in (torch.float32, torch.float64)
-        if 1 not in sizes or not 0 < math.prod(sizes) <= _SMALL or value.is_cuda or not exact:
-            continue
-        with graph.inserting_before(node):
-            if terms == 1:
-                product = graph.call_function(_A.mul.Tensor, (left, right))
-            else:
-                pair = (left, graph.call_function(_A.t.default, (right,)))
-                if columns > 1:
-                    pair = (graph.call_function(_A.t.default, (left,)), right)
-                entries = graph.call_function(_A.mul.Tensor, pair)
-                product = graph.call_function(_A.sum.dim_IntList, (entries, [int(columns == 1)], True))
-        node.replace_all_uses_with(product)
-        graph.erase_node(node)
-    module.recompile()

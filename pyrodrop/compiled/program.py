@@ -14,8 +14,8 @@ A graph is simplified, with bitwise the same results:
     a small value that depends only on constants         moves into a separate graph, which is run once for many calls
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Operations that draw random numbers, or share
-memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where PyTorch
-lacks that or an operation of it, as the code that `torch.fx` generates.
+memory with a tensor that the graph writes to, are not changed. A graph runs in TorchScript's interpreter, or where that
+lacks an operation, as the code that `torch.fx` generates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,9 +65,6 @@ SMALL = 2**16  # bytes of a constant
 _LIKE = {_A.ones_like.default: 1, _A.zeros_like.default: 0}
 
 
-_MAPPED_ENTRIES = 2**26  # most entries of all results of a mapped call, which a recording keeps until its end
-
-
 class Program:
     """A recorded function. Its inputs are the function's, followed by constants and noise.
 
@@ -76,25 +73,18 @@ class Program:
         met: the tensors that the recording met, by node and by reference.
         noise_of: function that returns the `Noise` of each random input, in the order in which Pyro draws them, from values
             of the tensors that were met.
-        read: the whole numbers of arguments for which the graph is valid.
-        numbers: function that computes these numbers from other inputs.
 
     Attributes:
         constants: values of the constants, computed from the tensors that were met; `refresh` computes them again.
         draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
     """
 
-    looped: bool = False
-
     def __init__(
         self,
         whole: fx.Graph,
         met: Mapping[fx.Node, Tensor],
         noise_of: Callable[[Sequence[Tensor]], list[Noise]] = lambda _: [],
-        read: Sequence[int] = (),
-        numbers: Callable[..., Sequence[Tensor]] = lambda *_: (),
     ) -> None:
-        self.read, self._numbers = tuple(read), numbers
         self.met: list[Tensor] = list(met.values())
         self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
         self.graph: fx.Graph
@@ -113,11 +103,6 @@ class Program:
         """The results for all inputs."""
         with torch.no_grad(), scripts_as_they_are():
             return self.run(*inputs)
-
-    def numbers(self, inputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """The numbers that the function reads of these inputs, `read` if the graph is valid for them."""
-        with torch.no_grad():
-            return tuple([int(number) for number in self._numbers(*inputs)])
 
     @functools.cached_property
     def module(self) -> Callable[..., Any]:
@@ -162,13 +147,9 @@ class Program:
         with torch.no_grad(), scripts_as_they_are():
             return list(self.once(*met))
 
-    def refresh(self, *, wait: bool = True) -> bool:
-        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had.
-
-        Args:
-            wait: whether to wait for the values of small tensors on a GPU, since `Tensor.data` changes them unnoticed.
-        """
-        if not any([seen.changed(wait) for seen in self._seen]):  # noqa: C419  a list is faster
+    def refresh(self) -> bool:
+        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had."""
+        if not any([seen.changed() for seen in self._seen]):  # noqa: C419  a list is faster
             return False
         self._seen = list(map(_Seen, self.met))
         for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
@@ -215,7 +196,6 @@ class MappedProgram(Program):
     """A program with an axis of replicates on all inputs but the last, results, noise, and constants that differ.
 
     Convolutions of R replicates are mapped to one convolution with R groups, which is slower on a CPU than R convolutions.
-    So on a CPU, a program with convolutions is called for one replicate after another.
 
     Args:
         program: of one replicate.
@@ -224,22 +204,17 @@ class MappedProgram(Program):
 
     Attributes:
         one: the program of one replicate.
-        looped: whether it is called for one replicate after another.
 
     Raises:
-        Untraceable: replicates cannot draw their noise together, or may differ in whole numbers that the program reads.
+        Untraceable: replicates cannot draw their noise together.
     """
 
-    def __init__(
-        self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int, device: torch.device
-    ) -> None:
-        if program.read:
-            raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
+    def __init__(self, program: Program, state: Sequence[Mapping[str, Tensor]], inputs: int) -> None:
         if program.draws_itself:
             raise Untraceable(
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
-        self.one, self.graph, self.draws_itself, self.read = program, program.graph, [], ()
+        self.one, self.graph, self.draws_itself = program, program.graph, []
         names = [_name_of(tensor, state[0]) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {
@@ -253,78 +228,24 @@ class MappedProgram(Program):
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
         self._axes = (*(0,) * (inputs - 1), None, *axes, *(0,) * len(program.noise))
-        convolves = any(node.target is _A.convolution.default for node in self.graph.nodes)
-        self.looped = convolves and device.type == "cpu"
         noises = {key: program.noise_of(row) for key, row in met.items()}
         self._alone: list[list[Noise]] = [noises[id(tensors)] for tensors in state]
         self.noise = [Noise.of_replicates(of_input) for of_input in zip(*self._alone, strict=True)]
 
     @functools.cached_property
     def module(self) -> Callable[..., Any]:
-        return _looped(self.one.module, self._axes) if self.looped else self.one.mapped(self._axes)
-
-    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
-        with torch.no_grad():
-            return self.module(*inputs)  # type: ignore[no-any-return]
+        return self.one.mapped(self._axes)
 
     def run(self, *inputs: Tensor) -> Sequence[Tensor]:  # type: ignore[override]
-        """The results for all inputs by the operations that mapping makes, which the first call records.
-
-        For small networks, mapping takes longer than the mapped operations, which have the same kernels.
-        """
-        if self._recorded is None:
-            self._recorded = self._record([value.detach() for value in inputs])
-        return self._recorded(*inputs)
-
-    _recorded: Callable[..., Sequence[Tensor]] | None = None
-
-    def _record(self, inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        """`module` recorded; itself if it is a loop, too large, or cannot be recorded."""
-        if self.looped or self.entries * len(inputs[0]) > _MAPPED_ENTRIES:
-            return self.module
-        wanted = self.module(*inputs)
-        try:
-            recording = recorded(self.module, inputs)
-            program = Program(recording.graph, dict(zip(recording.constants, recording.met, strict=True)))
-            same = all(map(torch.equal, wanted, program(*inputs)))
-        except Exception as error:  # whatever an operation that is mapped raises
-            _log.info("replicates are mapped anew in every step, which is slower: %s", first_line(error))
-            return self.module
-        return (lambda *every: program.run(*every, *program.constants)) if same else self.module
+        return self.module(*inputs)  # type: ignore[no-any-return]
 
     @property
     def text(self) -> str:  # type: ignore[override]
         return f"{self.one.text} mapped over {self._axes}"
 
-    def some(self, rows: slice) -> MappedProgram:
-        """The program of some of the replicates, always mapped over them and never called in a loop.
-
-        TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
-        """
-        some = copy.copy(self)
-        some.__dict__.pop("module", None)
-        some.looped, some._recorded = False, None
-        axes = self._axes[-len(self.constants) - len(self.noise) :]
-        some.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, axes, strict=False)]
-        some.noise = [noise.some(rows) for noise in self.noise]
-        return some
-
     def draw_alone(self, replicate: int) -> list[Tensor]:
         """Random numbers for one call of one replicate, as Pyro would draw them for it."""
         return [noise.draw() for noise in self._alone[replicate]]
-
-
-def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
-    """The function, mapped over the first axes of its inputs by a loop; the axis is None for an input that is not mapped."""
-
-    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = [
-            function(*(value if axis is None else value[r] for value, axis in zip(inputs, axes, strict=True)))
-            for r in range(len(inputs[0]))
-        ]
-        return tuple(map(torch.stack, zip(*rows, strict=True)))
-
-    return run
 
 
 def _name_of(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
@@ -342,13 +263,13 @@ class _Seen:
         self.tensor, self.inference = tensor, tensor.is_inference()
         self.version = 0 if self.inference else tensor._version
         self.address = tensor.data_ptr() if tensor.layout is torch.strided else 0
-        small = tensor.nbytes <= SMALL
-        plain = self.address and tensor.dtype in _OF_NUMPY and not tensor.is_cuda
+        small = tensor.nbytes <= SMALL and not tensor.is_cuda  # for whose values a step would wait
+        plain = self.address and tensor.dtype in _OF_NUMPY
         self.view = tensor.detach().numpy() if plain and small else None  # whose bytes are compared faster
         self.values: Any = None if not small else tensor.clone() if self.view is None else self.view.tobytes()
 
-    def changed(self, wait: bool) -> bool:
-        """Whether the tensor has changed since; see `Program.refresh`."""
+    def changed(self) -> bool:
+        """Whether the tensor has changed since."""
         tensor = self.tensor
         if (not self.inference and tensor._version != self.version) or (
             self.address and tensor.data_ptr() != self.address
@@ -356,8 +277,7 @@ class _Seen:
             return True
         if self.view is not None:
             return bool(self.view.tobytes() != self.values)
-        looks = self.values is not None and (wait or not tensor.is_cuda)
-        return looks and not torch.equal(tensor, self.values)
+        return self.values is not None and not torch.equal(tensor, self.values)
 
 
 def _distinct_entries(values: Tensor) -> Tensor:
@@ -380,19 +300,13 @@ def _as_function(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return fx.GraphModule({}, graph).forward  # type: ignore[no-any-return]
 
 
-def pure(
-    function: Callable[..., list[Tensor]],
-    inputs: Sequence[Tensor],
-    parts: Sequence[Any] = (),
-    arguments: Collection[int] = (),
-) -> Program:
+def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts: Sequence[Any] = ()) -> Program:
     """Record a function of tensors as a graph, of which tensors that the function meets and random numbers are inputs.
 
     Args:
         function: called once with tensors whose values it cannot read, and again if it seems to draw outside torch.
         inputs: tensors of the shapes, dtypes and devices to record for.
         parts: the modules whose buffers and attributes must not change.
-        arguments: the positions of the inputs of which the function may read whole numbers: see `Program.read`.
 
     Raises:
         Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
@@ -403,7 +317,7 @@ def pure(
     with without_validation(), torch.random.fork_rng(devices), put_back(*parts) as look:
         try:
             with sdpa_kernel(SDPBackend.MATH):
-                recording = recorded(function, inputs, arguments)
+                recording = recorded(function, inputs)
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
@@ -417,14 +331,12 @@ def pure(
 def _purify(recording: Recording) -> Program:
     """Turn random numbers into inputs."""
     graph, constants = recording.graph, recording.constants
-    numbers = function_of([node for node, _ in recording.read], recording.inputs) if recording.read else None
     _refuse_writes(graph, set(recording.inputs), set(constants))
     if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
     noise_of = hoist(graph, [*recording.inputs, *constants][-1], constants)
     graph.eliminate_dead_code()
-    met, read = dict(zip(constants, recording.met, strict=True)), [int(number) for _, number in recording.read]
-    return Program(graph, met, noise_of, read, numbers or (lambda *_: ()))
+    return Program(graph, dict(zip(constants, recording.met, strict=True)), noise_of)
 
 
 def make_flat(module: fx.GraphModule) -> None:
@@ -486,16 +398,11 @@ class Noise:
             return cls(first.kind, torch.stack([noise.like for noise in noises]))
         return cls(first.kind, first.like.expand(count, *first.like.shape), first.numbers)
 
-    def some(self, rows: slice) -> Noise:
-        """The noise of some of the replicates."""
-        like = self.like[rows]
-        return replace(self, like=like, shape=(len(like), *self.shape[1:]) if self.shape else ())
-
-    def empty(self, *steps: int) -> Tensor:
-        """An uninitialised tensor for draws, with the leading dimensions `steps`."""
+    def empty(self) -> Tensor:
+        """An uninitialised tensor for a draw."""
         masks = self.kind.startswith("coins")
         shape, dtype = (self.shape, torch.uint8) if masks else (self.like.shape, self.like.dtype)
-        return torch.empty((*steps, *shape), dtype=dtype, device=self.like.device)
+        return torch.empty(shape, dtype=dtype, device=self.like.device)
 
     def fill(self, place: Tensor) -> None:
         """Draw into a tensor of `empty`."""
@@ -518,15 +425,12 @@ def _permutations(_: Noise, place: Tensor) -> None:
 _FILL: Mapping[str, Callable[[Noise, Tensor], object]] = {
     "normal": lambda noise, place: place.normal_(*noise.numbers),
     "uniform": lambda noise, place: place.uniform_(*noise.numbers),
-    "exponential": lambda noise, place: place.exponential_(*noise.numbers),
-    "cauchy": lambda noise, place: place.cauchy_(*noise.numbers),
     "bernoulli": lambda noise, place: place.copy_(torch.bernoulli(noise.like.expand_as(place))),
-    "whole": lambda noise, place: place.random_(*noise.numbers),
     "permutation": _permutations,
     "coins": lambda noise, place: place.copy_(noise.draw()),
     "coins of replicates": lambda noise, place: fill_stacked(place, noise.like),
 }
-_IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
+_IN_PLACE = {_A.normal_.default, _A.uniform_.default}
 _KINDS = {
     _A.randn.default: "normal",
     _A.randn_like.default: "normal",
@@ -534,11 +438,7 @@ _KINDS = {
     _A.rand.default: "uniform",
     _A.rand_like.default: "uniform",
     _A.uniform_.default: "uniform",
-    _A.exponential_.default: "exponential",
-    _A.cauchy_.default: "cauchy",
     _A.bernoulli.default: "bernoulli",
-    _A.randint.default: "whole",
-    _A.randint.low: "whole",
     _A.randperm.default: "permutation",
     torch.ops.pyrodrop.coins.default: "coins",
 }
@@ -611,8 +511,6 @@ def _recipe(node: fx.Node, constants: Sequence[fx.Node]) -> Callable[[Sequence[T
     value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     numbers: tuple[Any, ...] = node.args[1:] if node.target in _IN_PLACE else ()
-    if kind == "whole":
-        numbers = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
     return lambda values: Noise(kind, like, numbers)
 
 
@@ -672,7 +570,7 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
             return filled(node.meta["val"], number)
         to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
         arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
-        key = (to is step, node.target, *_key(arguments))
+        key = f"{to is step} {node.target} {arguments!r}"  # in which numbers of different types differ
         if key not in seen:
             seen[key] = copied(to, node)
         return seen[key]
@@ -705,12 +603,3 @@ def _source(node: fx.Node) -> fx.Node | None:
         return None
     same: Any = source.args[0] if node.target is _A.t.default else source
     return source if same.meta.get("val") == node.meta["val"] else None
-
-
-def _key(tree: Any) -> tuple[Any, ...]:
-    """A hashable form of the arguments of a node, in which numbers of different types differ."""
-    if isinstance(tree, tuple | list):
-        return (type(tree).__name__, *map(_key, tree))
-    if isinstance(tree, dict):
-        return ("dict", *((name, _key(tree[name])) for name in sorted(tree)))
-    return (type(tree).__name__, tree)

@@ -2,10 +2,9 @@
 
 The function is called once, on tensors whose values only this file can read. Every operation of PyTorch that it calls is
 computed on the values and becomes a node of the graph. Reading values in Python (a branch on a tensor, `float`, a conversion
-to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` returns the tensor, without gradient. Whole
-numbers and truth values that depend only on arguments may be read: the graph is then valid for arguments that give the same
-numbers. Inputs that require a gradient are parameters; they are recognised wherever the function meets them, such as in
-Pyro's store. Other tensors that it meets, such as buffers, become inputs, too.
+to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` returns the tensor, without gradient. Inputs that
+require a gradient are parameters; they are recognised wherever the function meets them, such as in Pyro's store. Other
+tensors that it meets, such as buffers, become inputs, too.
 
 `torch.fx.experimental.proxy_tensor.make_fx` records in the same way, with tensors that have no values. That takes ten times
 as long, and a second more at its first call, in which it imports the compiler.
@@ -13,17 +12,14 @@ as long, and a second more at its first call, in which it imports the compiler.
 
 from __future__ import annotations
 
-import linecache
 import operator
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-import pyro
 import torch
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -79,14 +75,12 @@ class RecordedTensor(Tensor):
     Attributes:
         value: the tensor with the values; this tensor itself has no memory, so nothing else can read them.
         fixed: whether the function made it only from numbers, as `torch.arange` does, so that its values may be read.
-        given: whether it was made only from arguments and numbers.
         number: whether it stands for a Python number, the result of `item`.
     """
 
     value: Tensor
     node: fx.Node
     fixed: bool
-    given: bool
     number: bool
 
     def item(self) -> Any:
@@ -128,30 +122,25 @@ class Recording(NamedTuple):
         graph: its placeholders are the inputs, followed by the constants.
         inputs, constants: their nodes.
         met: the constants, which are the tensors that the function met, by reference.
-        read: the whole numbers and truth values of arguments that the function has read, with their nodes.
     """
 
     graph: fx.Graph
     inputs: list[fx.Node]
     constants: list[fx.Node]
     met: list[Tensor]
-    read: list[tuple[fx.Node, int]]
 
 
-def recorded(
-    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], arguments: Collection[int] = ()
-) -> Recording:
+def recorded(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recording:
     """Call a function of tensors and record its operations.
 
     Args:
         inputs: the inputs; those that require a gradient are passed as they are, all others as a `RecordedTensor`.
-        arguments: the positions of the inputs whose whole numbers may be read.
 
     Raises:
         Unrecordable: the function computes something from values.
     """
     recorder = _Recorder()
-    given = [recorder.input(tensor, number, number in arguments) for number, tensor in enumerate(inputs)]
+    given = [recorder.input(tensor, number) for number, tensor in enumerate(inputs)]
     nodes = [recorder.node(tensor) for tensor in given]
     with intercepted(recorder.call):
         results = function(*given)
@@ -159,7 +148,7 @@ def recorded(
         raise recorder.refused
     recorder.graph.output([recorder.node(result) for result in results])
     constants = recorder.constants
-    return Recording(recorder.graph, nodes, list(constants), list(constants.values()), recorder.read)
+    return Recording(recorder.graph, nodes, list(constants), list(constants.values()))
 
 
 class _Recorder:
@@ -170,15 +159,13 @@ class _Recorder:
         self.refused: Unrecordable | None = None
         self._parameters: set[int] = set()
         self._written: set[StorageWeakRef] = set()  # memory to which values that are not `fixed` were written
-        self._touched: set[StorageWeakRef] = set()  # memory that was written to
-        self.read: list[tuple[fx.Node, int]] = []
         self._last: fx.Node | None = None
 
-    def input(self, tensor: Tensor, number: int, argument: bool = False) -> Tensor:
+    def input(self, tensor: Tensor, number: int) -> Tensor:
         """An input of the function in place of this tensor; a parameter as it is."""
         node = self._placeholder(f"input_{number}", tensor)
         if not tensor.requires_grad:
-            return _wrapped(tensor.detach(), node, given=argument)
+            return _wrapped(tensor.detach(), node)
         self._nodes[id(tensor)] = node
         self._parameters.add(id(tensor))
         return tensor
@@ -214,19 +201,14 @@ class _Recorder:
 
         values = over_tensors(value_of, (tuple(args), dict(kwargs)))
         loose = [one for one in met if not self._is_fixed(one)]
-        if operation is _A._local_scalar_dense.default and (not loose or self._may_be_read(met[0])):
-            number = operation(*values[0])
-            if loose:
-                self.read.append((self.node(met[0]), number))
-            return number
+        if operation is _A._local_scalar_dense.default and not loose:
+            return operation(*values[0])
         _refuse(operation, met, loose)
         targets, fixed = written(operation, args, kwargs), not loose and not draws(operation, args, kwargs)
         if any(id(one) in self._parameters for one in targets):
             raise Unrecordable(f"{operation} changes a parameter in place")
         memory = {_memory(one) for one in targets if isinstance(one, RecordedTensor)}
-        self._touched |= memory
         self._written |= set() if fixed else memory
-        given = not draws(operation, args, kwargs) and all(self._is_given(one) for one in met)
         if torch.Tag.inplace_view in operation.tags:
             without_dispatch(operation, args, kwargs)  # so that the tensor of the recording has the new shape as well
         result = operation(*values[0], **values[1])
@@ -236,7 +218,7 @@ class _Recorder:
         nodes = over_tensors(self.node, (tuple(args), dict(kwargs)))
         node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
         same = {id(one.value): one for one in met if isinstance(one, RecordedTensor)}
-        return self._results(result, node, {} if fresh else same, fresh or fixed, number, given)
+        return self._results(result, node, {} if fresh else same, fresh or fixed, number)
 
     def _numbered(self, indices: Sequence[Any]) -> list[Any]:
         """Indices with the numbers of entries in place of masks that are made only from numbers, which can be mapped."""
@@ -252,13 +234,6 @@ class _Recorder:
     def _is_fixed(self, one: Tensor) -> bool:
         return isinstance(one, RecordedTensor) and one.fixed and _memory(one) not in self._written
 
-    def _is_given(self, one: Tensor) -> bool:
-        """Whether a tensor is made only from arguments and numbers."""
-        return isinstance(one, RecordedTensor) and (one.fixed or one.given) and _memory(one) not in self._touched
-
-    def _may_be_read(self, one: Tensor) -> bool:
-        return self._is_given(one) and not one.is_floating_point() and not one.is_complex()
-
     def _results(
         self,
         result: Any,
@@ -266,21 +241,18 @@ class _Recorder:
         same: Mapping[int, RecordedTensor],
         fixed: bool,
         number: bool = False,
-        given: bool = False,
     ) -> Any:
         """A `RecordedTensor` for each result of an operation; a tensor that it has written to stays the same."""
         if isinstance(result, Tensor):
             node.meta["val"] = Value.of(result)
             known = same.get(id(result))
             if known is not None:
-                known.node, known.fixed, known.given = node, fixed, given
+                known.node, known.fixed = node, fixed
                 return known
-            return _wrapped(result, node, fixed, number, given)
+            return _wrapped(result, node, fixed, number)
         if isinstance(result, tuple | list):
             return type(result)(
-                self._results(one, self._part(node, place), same, fixed, given=given)
-                if isinstance(one, Tensor)
-                else one
+                self._results(one, self._part(node, place), same, fixed) if isinstance(one, Tensor) else one
                 for place, one in enumerate(result)
             )
         return result
@@ -316,11 +288,9 @@ def _memory(one: RecordedTensor) -> StorageWeakRef:
     return StorageWeakRef(one.value.untyped_storage())
 
 
-def _wrapped(
-    value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False
-) -> RecordedTensor:
+def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False) -> RecordedTensor:
     made: RecordedTensor = stand_in(RecordedTensor, value)
-    made.value, made.node, made.fixed, made.number, made.given = value, node, fixed, number, given
+    made.value, made.node, made.fixed, made.number = value, node, fixed, number
     return made
 
 
@@ -389,17 +359,8 @@ def first_line(error: Exception) -> str:
 def users_line(error: BaseException) -> str:
     """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
 
-    Empty if all lines are from PyTorch, Pyro, NumPy, this package or Python's standard library.
+    Empty if all lines are of packages, this one, or Python's standard library.
     """
-    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
-    file, number = next((line for line in reversed(lines) if _is_users(line[0])), ("", 0))
-    return file and f", at {Path(file).name}, line {number}: {linecache.getline(file, number).strip()}"
-
-
-def _is_users(file: str) -> bool:
-    python, packages = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
-    others = [str(Path(package).parent) for package in (torch.__file__, pyro.__file__, np.__file__)]
-    others.append(str(Path(__file__).parents[1]))
-    if file.startswith("<frozen") or any(Path(file).is_relative_to(other) for other in others):
-        return False
-    return Path(file).is_relative_to(packages) or not Path(file).is_relative_to(python)
+    others = (*map(sysconfig.get_path, ("stdlib", "purelib")), str(Path(__file__).parents[1]), "<frozen")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    return f", at {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""

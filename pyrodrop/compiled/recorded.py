@@ -29,7 +29,7 @@ from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_line
 from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
-from pyrodrop.steps import Arguments, Call, Loss, Objective, OfPyro, Shapes
+from pyrodrop.steps import Arguments, Loss, Objective, OfPyro, Shapes
 
 
 class Results(NamedTuple):
@@ -134,8 +134,7 @@ class Recorded:
                 after = [buffer.detach() for buffer in moved()]
             return [terms, *gradients, *after]
 
-        may_be_read = range(first, first + len(batch.tensors)) if isinstance(batch, Call) else ()
-        program = pure(gradient, [*leaves, *self.inputs(batch)[len(leaves) :]], moving.parts, may_be_read)
+        program = pure(gradient, [*leaves, *self.inputs(batch)[len(leaves) :]], moving.parts)
         with put_back():
             unlike = self._difference(program, batch)
         if unlike:

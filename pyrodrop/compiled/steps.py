@@ -1,15 +1,14 @@
 """The engines that make the steps of a fit, or of replicates, by recorded programs, operation by operation or compiled.
 
 In a step of a small network, the arithmetic takes less time than the Python code around it. So on a CPU, rows and noise of
-several consecutive steps are fetched and drawn at once, into memory that the steps then read; on a GPU several steps, with
-their noise, are one CUDA graph. Random numbers are drawn in the order of single steps. After a block of steps, the random
-state and the position in the epoch are those after as many single steps, so code that runs between two blocks sees no
-difference. A block that is interrupted has taken the rows and the noise of all its steps.
+several consecutive steps are fetched and drawn at once, into memory that the steps then read. Random numbers are drawn in
+the order of single steps. After a block of steps, the random state and the position in the epoch are those after as many
+single steps, so code that runs between two blocks sees no difference. A block that is interrupted has taken the rows and the
+noise of all its steps.
 
 Optimisers are elementwise, so R replicates are one fit of parameters ``[R, ...]``. The recorded gradient of one is mapped
 over all of them (`MappedProgram`). A replicate whose loss or gradient is no longer finite keeps its last parameters; the
-others continue. Replicates do not depend on each other, so a group of them, whose data stay in the cache, makes all steps
-of a block before the next group does; the noise of a group is drawn before its steps.
+others continue.
 
 Before every block, everything that a program reads (`Contents`) and the addresses of the memory that steps write to are
 compared with those at the recording; the loop reports changes of flags of modules and parameters. After a change the steps
@@ -21,12 +20,11 @@ most a twentieth of the time.
 Whether a compilation is worth its time:
 
     a compiled step saves    (a + b n) o + m e / 2       of n operations with m entries in all their results
-    compiling takes          s (c + d n) o               for s shapes of minibatches
+    compiling takes          (c + d n) o
 
 o is the time of an operation on a few numbers, and e that of an entry. b, c and d are larger where `torch.vmap` maps
 operations over replicates. All were measured on one machine and are constants, so that a call takes the same engine on
-every machine. Only the ratio of e to o decides, which differs between machines by less than a factor of 2. On a GPU an
-operation is a launch, which takes ten times o, and a compilation takes about as long as on a CPU.
+every machine. Only the ratio of e to o decides, which differs between machines by less than a factor of 2.
 """
 
 from __future__ import annotations
@@ -37,17 +35,15 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyrodrop.checks import EngineName
-from pyrodrop.compiled.cuda import Captured
 from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.program import MappedProgram, Program
-from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.coins import Masks
@@ -57,17 +53,13 @@ from pyrodrop.steps import Arguments, Engine, Loss, Plan, Shapes, Update
 _log = logging.getLogger("pyrodrop")
 
 _LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
-_GROUP, _STEPS_OF_A_GROUP = 64, 16  # replicates per call of a compiled step, and their steps in a block
-
 _SHARE = 20  # a comparison waits until training has taken this many times as long as the last comparison
 _LATER = 100  # steps by which such a comparison is postponed
 
 _WORTH_A_TRACE = 30  # steps: a recording costs as much as some tens of Pyro's
-_WORTH_A_RECORDING = 60  # steps of replicates, for each of which mapping takes about a millisecond
 _STEP, _OPERATION, _COMPILATION, _COMPILED_OPERATION = 100, 1.6, 6.5e6, 1e4  # a, b, c and d
 _MAPPED_OPERATION, _MAPPED_COMPILATION = 25, 3  # b, and times c and d, of operations that are mapped
 _SECONDS, _SECONDS_OF_ENTRY = 6.2e-7, 1.15e-10  # o and e
-_LAUNCH = 10  # times o, of networks of 50 to 1,000 units and a LeNet on an H100
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
@@ -104,7 +96,7 @@ class StackedLoss:
         if batch.shapes not in self._programs:
             inputs = len(self.leaves) + len(self.buffers) + len(batch.tensors) + 1
             one = self.first.program(batch.at(0))
-            self._programs[batch.shapes] = MappedProgram(one, self.held, inputs, batch.device)
+            self._programs[batch.shapes] = MappedProgram(one, self.held, inputs)
         return self._programs[batch.shapes]
 
     def evaluated(self, batch: Arguments, seeds: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -134,36 +126,30 @@ def bytes_of_step(loss: Loss, batch: Arguments) -> int:
 
 
 class Steps(Engine):
-    """Makes the steps of one fit, or of groups of replicates, in blocks.
+    """Makes the steps of one fit, or of replicates, in blocks.
 
     Args:
         loss: the loss to minimise.
-        groups: the replicates of every group; None for one fit, and if all replicates make a step together.
 
     Attributes:
-        most_bytes, most_bytes_of_replicates: the largest size of the rows and noise of a block, for one group and one shape
-            of minibatches.
+        most_bytes, most_bytes_of_replicates: the largest size of a block's rows and noise, for one shape of minibatches.
         most_steps: the largest number of steps of a block, for one shape of minibatches.
     """
 
     most_bytes: ClassVar[int] = 2**20  # fits a core's cache
     most_bytes_of_replicates: ClassVar[int] = 2**22
-    most_steps: int = 100
+    most_steps: ClassVar[int] = 100
 
-    def __init__(self, loss: Recorded | StackedLoss, groups: Sequence[slice] | None = None) -> None:
-        self.loss, self.groups = loss, groups
+    def __init__(self, loss: Recorded | StackedLoss) -> None:
+        self.loss = loss
         self.leaves: list[Tensor] = loss.leaves
         self._prepared: dict[Shapes, Prepared] = {}
         self._ahead: dict[int, Prepared] = {}  # those of which steps are made in blocks, by the size of the minibatches
 
     def prepare(self, batch: Arguments) -> Prepared:
-        """The programs for minibatches of this shape."""
+        """The program for minibatches of this shape."""
         if batch.shapes not in self._prepared:
-            program = self.loss.program(batch)
-            programs = [program]
-            if isinstance(program, MappedProgram) and self.groups is not None:
-                programs = [program.some(group) for group in self.groups]
-            prepared = Prepared(batch, programs, self.groups)
+            prepared = Prepared(batch, self.loss.program(batch))
             prepared.call = self.call_of(prepared)
             self._prepared[batch.shapes] = prepared
             self.look_ahead(prepared)
@@ -171,13 +157,11 @@ class Steps(Engine):
 
     @abstractmethod
     def call_of(self, prepared: Prepared) -> Callable[..., Any]:
-        """The function that `make` calls, for the first group; those of the others are alike."""
+        """The function that `make` calls."""
 
     @abstractmethod
-    def make(
-        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
-    ) -> Tensor:
-        """Make step `index` of a group with the tensors of its minibatch; returns nll and kl, ``[..., 2]``."""
+    def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        """Make step `index` with the tensors of its minibatch; returns nll and kl, ``[..., 2]``."""
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
@@ -187,9 +171,9 @@ class Steps(Engine):
 
     def look_ahead(self, prepared: Prepared) -> None:
         """Make steps with minibatches of this shape in blocks from now on, if that is possible."""
-        batch, program = prepared.batch, prepared.programs[0]
+        batch, program = prepared.batch, prepared.program
         if batch.device.type == "cpu" and not program.draws_itself and all(t.is_contiguous() for t in batch.tensors):
-            needed = [] if batch.whole else prepared.batches[0].tensors
+            needed = [] if batch.whole else batch.tensors
             size = sum(tensor.nbytes for tensor in (*needed, *program.shapes()))
             most = self.most_bytes_of_replicates if isinstance(self.loss, StackedLoss) else self.most_bytes
             steps = min(self.most_steps, most // max(1, size))
@@ -214,20 +198,20 @@ class Steps(Engine):
             return
         try:
             with torch.no_grad():
-                self._make(batches, self._take(batches, most))
+                steps = self._take(batches, most)
+                for prepared in self._ahead.values():
+                    prepared.fill(batches)
+                for ahead, place in steps:
+                    self.made.append(self.make(ahead, ahead.rows[place], ahead.noise[place], len(self.made)))
         finally:
             self.written()
 
     def step(self, batch: Arguments, index: int) -> Tensor:
         prepared = self.prepare(batch)
-        pairs = zip(_of_groups(batch, self.groups), prepared.programs, strict=True)
         with torch.no_grad(), scripts_as_they_are():
-            terms = [
-                self.make(prepared, of_group.tensors, program.draw(), index, group)
-                for group, (of_group, program) in enumerate(pairs)
-            ]
+            terms = self.make(prepared, batch.tensors, prepared.program.draw(), index)
         self.written()
-        return terms[0] if len(terms) == 1 else torch.cat(terms)
+        return terms
 
     def written(self) -> None:
         """Tell autograd what steps have written to without PyTorch's knowledge."""
@@ -237,7 +221,7 @@ class Steps(Engine):
         steps: list[tuple[Prepared, int]] = []
         for prepared in self._ahead.values():
             prepared.clear()
-        while len(steps) < most and (self.groups is None or not steps):
+        while len(steps) < most:
             size, follow = batches.coming()
             ahead = self._ahead.get(size)
             if ahead is None or ahead.used == ahead.steps:
@@ -247,68 +231,43 @@ class Steps(Engine):
             steps += [(ahead, place) for place in places]
         return steps
 
-    def _make(self, batches: Any, steps: Sequence[tuple[Prepared, int]]) -> None:
-        """Make steps whose rows were taken: all of them with the first group, then with the next."""
-        first, count = len(self.made), 1 if self.groups is None else len(self.groups)
-        terms: list[list[Tensor]] = [[] for _ in steps]
-        for group in range(count):
-            for prepared in self._ahead.values():
-                prepared.fill(batches, group)
-            for index, (ahead, place) in enumerate(steps):
-                made = self.make(ahead, ahead.rows[group][place], ahead.noise[place], first + index, group)
-                terms[index].append(made)
-                if group == count - 1:
-                    self.made.append(made if count == 1 else torch.cat(terms[index]))
-
 
 class Prepared:
-    """Minibatches of one shape: their programs, and memory for rows and noise of several steps, the same for every block.
+    """Minibatches of one shape: their program, and memory for rows and noise of several steps, the same for every block.
 
-    The random inputs of one fit are drawn in the order of single steps. If all are masks, they are drawn for several steps
-    at once: a step takes whole random words for each mask. A random input of a group of replicates is drawn for all steps at
-    once.
+    Random inputs are drawn in the order of single steps. If all are masks of one fit, they are drawn for several steps at
+    once: a step takes whole random words for each mask.
 
     Args:
         batch: a minibatch of this shape.
-        programs: of every group.
-        groups: `Steps.groups`.
+        program: of its gradient.
 
     Attributes:
-        batches: the part of `batch` for every group.
         call: makes a step.
-        captured: steps on a GPU.
         steps: the number of steps for which there is memory.
-        rows: the tensors of a minibatch, by group and step; `fill` writes those of a group.
-        noise: the random inputs, by step; `fill` writes those of a group.
+        rows: the tensors of a minibatch, by step; `fill` writes them.
+        noise: the random inputs, by step.
         used: the number of steps whose rows were taken.
     """
 
     call: Callable[..., Any]
-    captured: Captured | None = None
 
-    def __init__(self, batch: Arguments, programs: Sequence[Program], groups: Sequence[slice] | None = None) -> None:
-        self.batch, self.programs, self._groups = batch, programs, groups
-        self.batches = _of_groups(batch, groups)
+    def __init__(self, batch: Arguments, program: Program) -> None:
+        self.batch, self.program = batch, program
         self.strides = [tensor.stride() for tensor in batch.tensors]
         self.steps = self.used = 0
 
     def reserve(self, steps: int) -> None:
         """Allocate the memory of this number of steps."""
-        self.steps, batch, first = steps, self.batch, self.programs[0].noise
+        self.steps, batch, noise = steps, self.batch, self.program.noise
         self._taken: list[Tensor] = []
-        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in self.batches[0].tensors]
-        self.rows: list[list[Any]] = [_by_step(self._places, steps)] * len(self.batches)
-        if batch.whole:  # every step has these
-            self.rows = [[of_group.tensors] * steps for of_group in self.batches]
+        self._places = [] if batch.whole else [spaced(tensor, steps) for tensor in batch.tensors]
+        self.rows: list[Any] = [batch.tensors] * steps if batch.whole else _by_step(self._places, steps)
         self._masks: Masks | None = None
-        if self._groups is not None:
-            self._inputs = [noise.empty(steps) for noise in first]
-        elif first and all(noise.kind == "coins" for noise in first):
-            self._masks = Masks([noise.like for noise in first], [noise.shape for noise in first], steps)
-            self._inputs = self._masks.masks
-        else:
-            self._inputs = [spaced(noise.empty(), steps) for noise in first]
-        self.noise: list[tuple[Tensor, ...]] = _by_step(self._inputs, steps)
+        if noise and all(each.kind == "coins" for each in noise):
+            self._masks = Masks([each.like for each in noise], [each.shape for each in noise], steps)
+        inputs = self._masks.masks if self._masks else [spaced(each.empty(), steps) for each in noise]
+        self.noise: list[tuple[Tensor, ...]] = _by_step(inputs, steps)
 
     def clear(self) -> None:
         """Begin another block."""
@@ -322,27 +281,19 @@ class Prepared:
             self._taken.append(batches.take(count))
         if self._masks is not None:
             self._masks.draw(steps)
-        elif self._groups is None:
+        else:
             for places in self.noise[steps]:
-                for noise, place in zip(self.programs[0].noise, places, strict=True):
+                for noise, place in zip(self.program.noise, places, strict=True):
                     noise.fill(place)
         self.used += count
 
-    def fill(self, batches: Any, group: int = 0) -> None:
-        """Write rows and noise of a group for all steps that were taken."""
+    def fill(self, batches: Any) -> None:
+        """Write the rows of all steps that were taken, and their masks."""
         if self._taken:
             rows = torch.cat(self._taken, -1) if len(self._taken) > 1 else self._taken[0]
-            rows = rows if self._groups is None else rows[self._groups[group]]
             batches.gather(rows, [place[: self.used] for place in self._places])
         if self._masks is not None and self.used:
             self._masks.compare(self.used)
-        elif self._groups is not None and self.used:
-            for noise, place in zip(self.programs[group].noise, self._inputs, strict=True):
-                noise.fill(place[: self.used])
-
-
-def _of_groups(batch: Arguments, groups: Sequence[slice] | None) -> list[Arguments]:
-    return [batch] if groups is None else [batch.at(group) for group in groups]
 
 
 def _by_step(places: Sequence[Tensor], steps: int) -> list[tuple[Tensor, ...]]:
@@ -358,29 +309,23 @@ def spaced(like: Tensor, steps: int) -> Tensor:
 
 
 class Traced(Steps):
-    """Replays the recorded gradient operation by operation; the optimiser updates the parameters.
-
-    Args:
-        record: whether to record the operations of mapped programs, which pays off for many steps.
-    """
+    """Replays the recorded gradient operation by operation; the optimiser updates the parameters."""
 
     name = "traced"
 
-    def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer, *, record: bool = True) -> None:
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
-        self._update, self._record = Update(optimizer), record
+        self._update = Update(optimizer)
 
     def call_of(self, prepared: Prepared) -> Callable[..., Any]:
-        return prepared.programs[0].run if self._record else prepared.programs[0].evaluate
+        return prepared.program.run
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
-    def make(
-        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
-    ) -> Tensor:
-        loss, buffers, constants = self.loss, self.loss.buffers, prepared.programs[0].constants
+    def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        loss, buffers, constants = self.loss, self.loss.buffers, prepared.program.constants
         terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._factors[index], *constants, *noise)
         gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
@@ -405,37 +350,26 @@ class Traced(Steps):
 class Compiled(Steps):
     """Makes every step with one compiled program; there is one program for each shape of minibatch.
 
-    Args:
-        looped: whether the program is called for each replicate separately.
-
     Raises:
         Untraceable: the optimiser has no rule, or no state for a parameter.
     """
 
     name = "compiled"
-    most_bytes_on_gpu: ClassVar[int] = 2**28
-    most_steps_on_gpu: ClassVar[int] = 10
 
-    def __init__(self, loss: Recorded | StackedLoss, optimizer: Any, *, looped: bool = False) -> None:
+    def __init__(self, loss: Recorded | StackedLoss, optimizer: Any) -> None:
+        super().__init__(loss)
         self._optimizer = optimizer
         self._options: dict[str, Any] = {}
         if isinstance(loss, StackedLoss):
-            count = len(loss.held)
-            size = 1 if looped else count if loss.alive.is_cuda else group_size(count)
-            super().__init__(loss, [slice(first, first + size) for first in range(0, count, size)])
             self._whole = WholeStep(self.leaves, optimizer, loss.buffers, _of_the_living, [loss.alive, loss.lived])
             # With short rows, an operation that is fused into each of its readers is computed again for every few entries,
             # so fewer operations are fused.
             self._options["realize_opcount_threshold"] = 10
-            self.most_steps = min(self.most_steps, _STEPS_OF_A_GROUP)
         else:
-            super().__init__(loss)
             self._whole = WholeStep(self.leaves, optimizer, loss.buffers)
-        self._tensors = [[tensor[group] for tensor in self._whole.tensors] for group in self.groups or ()]
-        self._tensors = self._tensors or [self._whole.tensors]
 
     def call_of(self, prepared: Prepared) -> Callable[..., Any]:
-        return self._whole.compiled(prepared.programs[0], self._tensors[0], prepared.batches[0], self._options)
+        return self._whole.compiled(prepared.program, prepared.batch, self._options)
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
@@ -443,14 +377,11 @@ class Compiled(Steps):
             self._whole.numbers(plan.first + i, factors, rates)
             for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
         ]
-        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._tensors[0][0])
-        self._controls = self._numbers.unbind(0)
+        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._whole.tensors[0]).unbind(0)
 
-    def make(
-        self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int, group: int = 0
-    ) -> Tensor:
-        rest = [*rows, self._controls[index], *prepared.programs[group].constants, *noise]
-        tensors = self._tensors[group]
+    def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        rest = [*rows, self._controls[index], *prepared.program.constants, *noise]
+        tensors = self._whole.tensors
         device = tensors[0].device
         terms: Tensor = prepared.call([*tensors, *(rest if device.type == "cpu" else on(device, rest))])[0]
         return terms
@@ -462,17 +393,7 @@ class Compiled(Steps):
         prepared, strides = self.prepare(batch), [tensor.stride() for tensor in batch.tensors]
         if strides != prepared.strides:
             raise RuntimeError(f"the program takes tensors with strides {prepared.strides}; got {strides}")
-        if prepared.captured is None:
-            return super().step(batch, index)
-        with torch.no_grad():
-            for place, tensor in zip(
-                prepared.captured.rows, batch.tensors, strict=False
-            ):  # none if every step has the same
-                place[0].copy_(tensor, non_blocking=True)
-            prepared.captured.numbers[0].copy_(self._controls[index])
-            terms = prepared.captured(1)[0]
-        self.written()
-        return terms
+        return super().step(batch, index)
 
     def finish(self, steps: int) -> None:
         for leaf in self.leaves:
@@ -480,59 +401,6 @@ class Compiled(Steps):
             state = self._optimizer.state[leaf]
             if "step" in state:
                 state["step"] = state["step"].fill_(steps) if isinstance(state["step"], Tensor) else steps
-
-    def look_ahead(self, prepared: Prepared) -> None:
-        device = prepared.batch.device
-        if device.type == "cpu":
-            super().look_ahead(prepared)
-        elif all(
-            noise.device == device for noise in prepared.programs[0].shapes()
-        ):  # the GPU cannot draw what the CPU does
-            prepared.captured = self._capture(prepared)
-            self._ahead[self.rows_of(prepared.batch)] = prepared
-
-    def _capture(self, prepared: Prepared) -> Captured:
-        """Steps with such minibatches as CUDA graphs; there is one group on a GPU."""
-        batch, program, tensors = prepared.batch, prepared.programs[0], self._tensors[0]
-        same, rows, steps = batch.tensors, list[Tensor](), self.most_steps_on_gpu
-        constants = on(batch.device, program.constants)
-        if not batch.whole:
-            alone = not all(tensor.is_contiguous() for tensor in same)
-            steps = 1 if alone else max(1, min(steps, self.most_bytes_on_gpu // sum(tensor.nbytes for tensor in same)))
-            rows = [torch.empty_like(tensor)[None] if alone else spaced(tensor, steps) for tensor in same]
-            for place, tensor in zip(rows, same, strict=True):
-                place.copy_(tensor)
-
-        def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
-            terms: Tensor = prepared.call([*tensors, *(rows or same), numbers, *constants, *program.draw()])[0]
-            return terms
-
-        with torch.no_grad():
-            return Captured(step, self._whole.tensors, rows, tensors[0].new_ones(steps, self._whole.width))
-
-    def block(self, batches: Any, most: int) -> None:
-        size, follow = batches.coming()
-        steps = self._ahead[size].captured if size in self._ahead else None
-        if steps is None:
-            super().block(batches, most)
-            return
-        first = len(self.made)
-        count = min(most, follow, len(steps.numbers))
-        try:
-            with torch.no_grad():
-                if steps.rows:
-                    batches.gather(batches.take(count), [place[:count] for place in steps.rows])
-                steps.numbers[:count].copy_(self._numbers[first : first + count])
-                self.made += steps(count).unbind(0)
-        finally:
-            self.written()
-
-
-def group_size(count: int) -> int:
-    """The number of replicates per call: of more than 64, the largest divisor from 17 to 64, so that small networks fit a
-    core's cache and one program serves groups of equal size; all replicates if there is no such divisor."""
-    sizes = [size for size in range(_GROUP, _GROUP // 4, -1) if count % size == 0]
-    return sizes[0] if count > _GROUP and sizes else count
 
 
 def _of_the_living(
@@ -567,60 +435,49 @@ def accelerate(
     Raises:
         Untraceable: replicates, whose steps Pyro cannot make, have no program.
     """
-    stacked = isinstance(loss, StackedLoss)
-    looped = stacked and loss.program(batches[0]).looped
-    if looped and steps > 1:
-        _log.info("replicates with convolutions make their steps in turn on a CPU, which takes as long as one by one")
-
-    def make(kind: EngineName) -> Engine | None:
-        if kind == "pyro":
-            return None
-        for batch in batches:  # first, since the optimiser may lack the state of parameters of a loss without a program
-            loss.program(batch)
-        compiled = kind == "compiled"
-        record = not stacked or steps >= _WORTH_A_RECORDING
-        engine = Compiled(loss, optimizer, looped=looped) if compiled else Traced(loss, optimizer, record=record)
-        for batch in batches:
-            engine.prepare(batch)
-        return engine
-
+    replicates = len(loss.held) if isinstance(loss, StackedLoss) else 0
+    names: list[EngineName] = ["compiled", "traced"] if replicates else ["compiled", "traced", "pyro"]
     first = name
     if name == "auto":
-        first = "pyro" if not stacked and steps < _WORTH_A_TRACE else "traced"
-        replicates = len(loss.held) if isinstance(loss, StackedLoss) else 1
-        shapes, on_gpu = 1 if stacked else len(batches), any(leaf.is_cuda for leaf in loss.leaves)
+        first = "traced" if replicates or steps >= _WORTH_A_TRACE else "pyro"
         with suppress(Untraceable):  # which `traced` raises again
-            if first == "traced" and worth_compiling(
-                loss.program(batches[0]), steps, replicates, shapes=shapes, on_gpu=on_gpu
-            ):
+            if first == "traced" and worth_compiling(loss.program(batches[0]), steps, max(1, replicates)):
                 first = "compiled"
-    names: list[EngineName] = ["compiled", "traced"] if stacked else ["compiled", "traced", "pyro"]
-    errors: list[Untraceable] = []
-    candidates = ((kind, partial(make, kind)) for kind in names[names.index(first) :])
-    chosen, made = first_that_works(candidates, lambda _, error: errors.append(error))
-    if errors:
+    failed: Untraceable | None = None
+    made: Steps | None = None
+    for kind in names[names.index(first) :]:
+        try:
+            if kind != "pyro":
+                for (
+                    batch
+                ) in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
+                    loss.program(batch)
+                made = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
+                for batch in batches:
+                    made.prepare(batch)
+            break
+        except Untraceable as error:
+            failed, made = error, None
+            if kind == names[-1]:
+                raise
+    if failed is not None:
         say = _log.info if name == "auto" else _log.warning
-        say("training with engine %r instead of %r: %s", chosen, name, errors[-1])
+        say("training with engine %r instead of %r: %s", kind, name, failed)
     return made
 
 
-def worth_compiling(
-    program: Program, steps: int, replicates: int = 1, *, shapes: int = 1, on_gpu: bool = False
-) -> bool:
+def worth_compiling(program: Program, steps: int, replicates: int = 1) -> bool:
     """Whether compiled steps are likely to save more than a third of the time of their compilation.
 
     Args:
         program: the gradient of a minibatch.
         steps: number of steps.
         replicates: number of replicates that are trained together; steps that are not compiled are mapped over several.
-        shapes: number of shapes of the minibatches.
-        on_gpu: whether the steps are made on a GPU.
     """
     operations, entries = program.operations, program.entries * replicates
     operation, times = (_OPERATION, 1) if replicates == 1 else (_MAPPED_OPERATION, _MAPPED_COMPILATION)
-    launched = _LAUNCH if on_gpu else 1
-    saved = launched * (_STEP + operation * operations) * _SECONDS + 0.5 * entries * _SECONDS_OF_ENTRY
-    compilation = times * shapes * (_COMPILATION + _COMPILED_OPERATION * operations) * _SECONDS
+    saved = (_STEP + operation * operations) * _SECONDS + 0.5 * entries * _SECONDS_OF_ENTRY
+    compilation = times * (_COMPILATION + _COMPILED_OPERATION * operations) * _SECONDS
     return steps * saved > _COUNTED * compilation
 
 

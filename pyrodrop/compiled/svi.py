@@ -25,13 +25,13 @@ from torch.distributions import constraints
 
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
 from pyrodrop.checks import EngineName as Name
-from pyrodrop.checks import checked, shown
+from pyrodrop.checks import checked, instance, shown
 from pyrodrop.compiled.inductor import WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.private_apis import add_to_all, fused_sgd, pyro_handlers
+from pyrodrop.private_apis import add_to_all, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Group, Loss, OfPyro, Parameter, adam_step
 from pyrodrop.threads import exclusive
 
@@ -63,9 +63,7 @@ def compile_svi(
     - random numbers of torch;
     - modes, hooks, `requires_grad` and identity of modules and parameters, and plain numbers, flags and objects that the
       program's code names, in attributes, classes, imported modules, slots, containers (of at most 100 items), closures and
-      global names: they are compared at every step, and the step is recorded again after a change;
-    - whole numbers and truth values that are computed only from arguments, such as ``range(int(lengths.max()))``: there is
-      a recording for each of their values.
+      global names: they are compared at every step, and the step is recorded again after a change.
 
     Everything else is read once, when the step is recorded: an entry of an array, a value that another package reads, a
     large tensor that is changed through NumPy or `Tensor.data`. Therefore before steps 1, 2, 4, ... of a recording and every
@@ -79,12 +77,12 @@ def compile_svi(
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
-        optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters. As in `SVI`, a
+        optim: Pyro's optimiser. Adam, AdamW and ClippedAdam are stepped together for all parameters. As in `SVI`, a
             weight decay (AdamW has one by default) moves every parameter of the guide towards 0; `fit` refuses it.
         loss: an ELBO of Pyro, or a function as of `SVI`.
         engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it with the update of the parameters, which takes
-            seconds, unless an optimiser is another than those; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph, and
-            compiles it after as many steps as make this pay off.
+            seconds, unless an optimiser is none of these and SGD; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph,
+            and compiles it after as many steps as make this pay off.
 
     Raises:
         TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
@@ -108,10 +106,9 @@ def compile_svi(
         (True, 'traced', True)
     """
     for name, function in (("model", model), ("guide", guide), ("loss", loss)):
-        if isinstance(function, type) or not (callable(function) or (name == "loss" and isinstance(function, ELBO))):
+        if isinstance(function, type) or not callable(function):
             raise TypeError(f"{name} must be one of Pyro's, which can be called; got {shown(function)}")
-    if not isinstance(optim, PyroOptim):
-        raise TypeError(f"optim must be an optimiser of pyro.optim, such as pyro.optim.Adam(...); got {shown(optim)}")
+    instance(optim, PyroOptim, "optim", "an optimiser of pyro.optim, such as pyro.optim.Adam(...)")
     return CompiledSVI(model, guide, optim, loss, engine)
 
 
@@ -139,30 +136,27 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         with exclusive():
             self.engine, call = "pyro", Call(args, kwargs)
             try:
-                _refuse_surroundings()
+                if pyro_handlers():
+                    raise Untraceable("a handler of Pyro is active around the step")
+                if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+                    raise Untraceable("gradients are off, or autocast is on")
                 call.tensors = list[Tensor]()
                 key = torch.get_default_dtype(), _structure((args, kwargs), call.tensors)
             except Untraceable as error:
                 return self._by_pyro(call, str(error))
-            structure = self._structure_of(key, call)
+            if key not in self._structures:
+                if len(self._structures) >= _STRUCTURES:
+                    self._structures.clear()
+                self._structures[key] = _Structure()
+            structure = self._structures[key]
             if structure.record is None and structure.is_ready():
-                self._record(key, structure, call)
-                structure = self._structure_of(key, call)
+                self._record(structure, call)
             if structure.record is not None:
                 return self._by_record(structure, structure.record, call)
             loss = self._by_pyro(call, structure.refused)
             if self.wanted != "pyro" and not structure.refused:
                 structure.look(self.programs)
             return loss
-
-    def _structure_of(self, key: Any, call: Call) -> _Structure:
-        """The state of recording for such arguments, and for the whole numbers of them that recordings read."""
-        if key not in self._structures:
-            if len(self._structures) >= _STRUCTURES:
-                self._structures.clear()
-            self._structures[key] = _Structure()
-        structure = self._structures[key]
-        return structure if structure.read is None else self._structure_of((key, structure.read(call)), call)
 
     def _by_pyro(self, call: Call, reason: str = "") -> Any:
         """A step of Pyro; `reason` is logged the first time."""
@@ -171,20 +165,15 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             _log.log(logging.INFO if self.wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
         return super().step(*call.args, **call.kwargs)
 
-    def _record(self, key: Any, structure: _Structure, call: Call) -> None:
+    def _record(self, structure: _Structure, call: Call) -> None:
         devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
         try:
             with torch.random.fork_rng(devices):
-                record = _Record(self, call)
+                structure.record = _Record(self, call)
         except Untraceable as error:
             structure.refused = str(error)
         except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
             structure.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
-        else:
-            if record.program.read:
-                structure.read = record.numbers
-                structure = self._structures[key, record.program.read] = _Structure()
-            structure.record = record
 
     def _by_record(self, structure: _Structure, record: _Record, call: Call) -> Any:
         """A step of the record, or of Pyro if the record is not valid for it."""
@@ -196,7 +185,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         if record.has_gradients():
             return self._by_pyro(call, "a parameter has a gradient before the step")
         record.steps += 1
-        record.program.refresh(wait=False)
+        record.program.refresh()
         if is_due(record.steps) and (unlike := record.recorded.differs(call)):
             structure.record, structure.refused = None, _UNSEEN
             if record.steps > record.recorded.compared + 1:
@@ -220,18 +209,16 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
 
 class _Structure:
-    """The state of recording for arguments of one structure, or of one structure and the same whole numbers.
+    """The state of recording for arguments of one structure.
 
     Attributes:
         record: the record of a step; None before there is one.
         refused: why there can be no record; empty if there can be.
-        read: function that returns the whole numbers of arguments that recordings read; None if they read none.
     """
 
     def __init__(self) -> None:
         self.record: _Record | None = None
         self.refused = ""
-        self.read: Callable[[Call], tuple[int, ...]] | None = None
         self._contents: Contents | None = None  # what model and guide read at the last step by Pyro
         self._quiet, self._patience = 0, 2  # steps by Pyro in turn before which nothing had changed: so far, and needed
 
@@ -322,10 +309,6 @@ class _Record:
                 self._zeros[number] = gradient, gradient._version
         return False
 
-    def numbers(self, call: Call) -> tuple[int, ...]:
-        """The whole numbers of these arguments that the program reads."""
-        return self.program.numbers(self.recorded.inputs(call))
-
     @property
     def engine(self) -> Name:
         """The engine of the last step."""
@@ -352,7 +335,8 @@ class _Record:
         reached = [*self._objective.reached, *(False for _ in self._frozen)]
         pairs = [pair for pair, now in zip(pairs, reached, strict=True) if now or pair[0].grad is not None]
         weights = [weight for weight, _ in pairs]
-        if (optimizers := self._of_optim(optim, weights)) is not None:
+        optimizers = self._of_optim(optim, weights)
+        if optimizers is not None and all("betas" in settings for settings in optimizers.param_groups):
             optimizers.step([gradient for _, gradient in pairs])
             return
         for weight, gradient in pairs:
@@ -384,7 +368,7 @@ class _Record:
         if not all(self._objective.reached) or call.device != self.device:
             raise Untraceable("a parameter gets no gradient, or the arguments are not on its device")
         whole = WholeStep(self.leaves, optimizers, self.recorded.buffers, _if_finite)
-        self._compiled = whole.compiled(self.program, whole.tensors, call, {})
+        self._compiled = whole.compiled(self.program, call, {})
         self._compiles, self._kinds = True, optimizers.kinds
 
     def _compiled_step(self, step: Callable[..., Sequence[Tensor]], optimizers: _Optimizers, call: Call) -> float:
@@ -402,14 +386,6 @@ class _Record:
         if math.isfinite(loss):
             optimizers.count()
         return loss
-
-
-def _refuse_surroundings() -> None:
-    """Raise `Untraceable` if a handler or a mode around the step changes what it computes."""
-    if pyro_handlers():
-        raise Untraceable("a handler of Pyro is active around the step")
-    if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
-        raise Untraceable("gradients are off, or autocast is on")
 
 
 def _structure(argument: Any, tensors: list[Tensor]) -> Any:
@@ -494,7 +470,7 @@ class _Optimizers:
         return looks
 
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Make a step, for parameters with the same settings at once."""
+        """Make a step of Adam, AdamW or ClippedAdam, for parameters with the same settings at once."""
         alike: dict[Any, list[int]] = {}
         states = list(self.state.values())
         for number, (kind, settings, state) in enumerate(zip(self.kinds, self.param_groups, states, strict=True)):
@@ -507,19 +483,15 @@ class _Optimizers:
                 self._step(numbers[0], weights, slopes, [states[number] for number in numbers])
 
     def _step(self, first: int, weights: list[Tensor], gradients: list[Tensor], states: list[Any]) -> None:
-        """SGD; or Adam, AdamW, and ClippedAdam, which has eps outside of the bias correction."""
-        settings, kind, device = self.param_groups[first], type(self.optimizers[first]), weights[0].device
-        if kind is torch.optim.SGD:
-            velocities = [state["momentum_buffer"] for state in states if settings["momentum"]]
-            numbers = {name: settings[name] for name in ("lr", "momentum", "dampening", "weight_decay", "nesterov")}
-            fused_sgd(weights, gradients, velocities, **numbers, maximize=False, is_first_step=False)
-            return
+        """A step with the settings of the first; ClippedAdam has eps outside of the bias correction."""
+        settings, device = self.param_groups[first], weights[0].device
         eps, steps = settings["eps"], [state["step"] for state in states]
         if "lrd" in settings:
             gradients = [gradient.clamp(-settings["clip_norm"], settings["clip_norm"]) for gradient in gradients]
             eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
             steps = [torch.tensor(float(steps[0]))] * len(weights)
-        steps, decoupled = [step.to(device) for step in steps], kind is torch.optim.AdamW
+        decoupled = type(self.optimizers[first]) is torch.optim.AdamW
+        steps = [step.to(device) for step in steps]
         adam_step({**settings, "eps": eps}, weights, gradients, states, steps, decoupled=decoupled)
 
     def count(self) -> None:

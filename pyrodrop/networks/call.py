@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
-from pyrodrop.private_apis import activations_kept
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
@@ -48,17 +47,13 @@ def call(
     Raises:
         Unfit: `output` fails, or the result is not a single tensor.
         RuntimeError: with gradients, the network has hooks on saved tensors.
-
-    Recomputation of activations (`torch.utils.checkpoint`) is disabled: it would happen in the backward pass, after this
-    call, with other values of the parameters and other noise.
     """
-    with activations_kept():
-        gradients = torch.is_grad_enabled()
-        with (
-            torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
-            _cudnn(enabled=not gradients) if recurs else nullcontext(),
-        ):
-            return taken(_call(network, values, names, x, attends), output)
+    gradients = torch.is_grad_enabled()
+    with (
+        torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
+        _cudnn(enabled=not gradients) if recurs else nullcontext(),
+    ):
+        return taken(_call(network, values, names, x, attends), output)
 
 
 def check_function(output: Any) -> Output:
@@ -94,9 +89,8 @@ def taken(returned: Any, output: Output | None) -> Tensor:
 
 
 RECOMPUTES = (
-    "the network of a model must not have hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks), which may "
-    "compute activations again after the call, with other weights than the sampled ones: remove them, or switch gradient "
-    "checkpointing off"
+    "the network of a model must not compute activations again (torch.utils.checkpoint), or have other hooks on saved "
+    "tensors, which run after the call, with other weights than the sampled ones: switch gradient checkpointing off"
 )
 
 
@@ -104,7 +98,7 @@ def _call(
     network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs, attends: bool
 ) -> Any:
     named = {name: value for first, value in values.items() for name in names[first]}
-    args, kwargs = arguments(x, network.forward)
+    args, kwargs = arguments(x)
     with _ordinary_attention() if attends else nullcontext():
         return functional_call(network, named, args, kwargs, tie_weights=False)
 

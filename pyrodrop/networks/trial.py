@@ -30,12 +30,13 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pyrodrop.changes import STAYS, Snapshot
+from pyrodrop.changes import STAYS
+from pyrodrop.changes import Look as Before
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
 from pyrodrop.devices import drawn_outside_torch, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
-from pyrodrop.private_apis import in_function_transform
+from pyrodrop.private_apis import in_function_transform, recomputation_refused
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
@@ -309,7 +310,7 @@ class Trial:
             for module in others:
                 module.training = not modes[module]
             self.changed |= bool(self._before.changed() or self._before.moves())
-            self._before.restore()
+            self._before.undo()
 
     def each(self, run: Callable[[dict[str, Tensor]], Tensor], tensors: Mapping[str, Tensor]) -> Tensor:
         """The results of `run` for all sets of tensors ``[sets, ...]``, by `torch.vmap`, or one by one if that fails."""
@@ -338,8 +339,8 @@ class Trial:
             changed = between.changed()
         return f"its forward changes the attribute {changed}" if changed else ""
 
-    def _now(self) -> Snapshot:
-        return Snapshot(self.network, code=False)
+    def _now(self) -> Before:
+        return Before(self.network, code=False)
 
 
 @torch.inference_mode(False)
@@ -382,7 +383,8 @@ def observe(trial: Trial, x: Inputs, *, training: bool = False) -> tuple[Propert
 def _in_training(trial: Trial, properties: Properties) -> Properties:
     """Add the properties of the network in training mode; raises as `observe`."""
     try:
-        small = trial.deterministic(training=True, gradients=True)
+        with recomputation_refused(RECOMPUTES):
+            small = trial.deterministic(training=True, gradients=True)
         failed = small.failed or trial.small.failed
         if failed is not None:
             raise failed

@@ -29,7 +29,7 @@ from pyrodrop import threads
 from pyrodrop.checks import Progress, checked, shown
 from pyrodrop.checks import count as whole_number
 from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import denormals_flushed, heap_kept, random_states, seeded, set_random_states
+from pyrodrop.devices import denormals_flushed, random_states, seeded, set_random_states
 from pyrodrop.guides import ExactLastLayer, MeanField
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
@@ -274,7 +274,6 @@ class Training:
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             self._settings.products(),
             denormals_flushed(),
-            heap_kept(),
             training_mode(session.problem),
         ):
             set_random_states(self._random, place)

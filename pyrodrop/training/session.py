@@ -22,7 +22,7 @@ from tqdm import tqdm
 from pyrodrop.changes import Flags, Kept, evaluating, modules_of
 from pyrodrop.checks import count, real, shown
 from pyrodrop.data.loader import Loader
-from pyrodrop.devices import denormals_flushed, heap_kept, random_states, set_random_states
+from pyrodrop.devices import denormals_flushed, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.private_apis import StoreAsItIs, without_compiler
@@ -150,7 +150,7 @@ class Session:
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
-        with bar, denormals_flushed(), heap_kept(release=True):
+        with bar, denormals_flushed():
             ended = self.done > 0 and self._ends(after_epoch)
             while self.done < steps and not ended:
                 if self.done == 0:

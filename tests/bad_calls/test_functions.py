@@ -42,7 +42,7 @@ REFUSED: Table = {
     ],
     "data.uci": [(lambda: data.uci("nosuch"), "no UCI set is called 'nosuch'; there are boston")],
     "zoo": [
-        (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; did you mean 'uci/yacht'"),
+        (lambda: zoo.entry("uci/yaht"), "no zoo entry is called 'uci/yaht'; .*did you mean 'uci/yacht'"),
     ],
     "read": [
         (lambda: read(weight_decay=0.0), "needs one, such as prior=.*got weight_decay 0 for all weights"),

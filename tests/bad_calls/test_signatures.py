@@ -198,9 +198,3 @@ def test_no_argument_takes_just_any_object(name: str, public: Callable[..., Any]
             if not (isinstance(error, ValueError | TypeError) and raised_here(error) and re.search(said, str(error))):
                 wrong[argument] = repr(error)
     assert wrong == {}
-
-
-@pytest.mark.parametrize("module", [*MODULES, "sklearn"])
-def test_a_public_module_shows_its_public_names_alone(module: str) -> None:
-    package = importlib.import_module(f"pyrodrop.{module}")
-    assert dir(package) == sorted(package.__all__)

@@ -30,7 +30,6 @@ from .two_ranks import (
     elbo,
     first_gradient,
     gradients,
-    normalised,
     parameters,
 )
 
@@ -103,14 +102,6 @@ def test_noise_per_example_gives_the_mean_of_the_ranks_own_gradients(ranks: list
     assert not torch.allclose(by_rank[0], by_rank[1])
 
 
-def test_parts_of_a_minibatch_add_up_to_its_gradient() -> None:
-    whole, parts = elbo("point"), elbo("point")
-    whole(X[:8], Y[:8], num_data=N).backward()
-    for rows in (slice(0, 4), slice(4, 8)):
-        (parts(X[rows], Y[rows], num_data=N) / 2).backward()
-    close(gradients(parts), gradients(whole))
-
-
 def joined(num_data: int) -> Tensor:
     """The gradient of one process on the rows of both ranks, for this size of the data set."""
     loss = elbo("variational")
@@ -126,23 +117,3 @@ def test_what_the_wrong_ways_minimise(ranks: list[dict[str, Any]]) -> None:
         rows = 8 if way.endswith("shard") else 4
         close(ranks[0][way], joined(rows))  # the divergence counts N / rows times
         assert not torch.allclose(N / rows * ranks[0][way], right, rtol=0.05)
-
-
-def test_an_autoguide_made_after_wrapping_is_not_averaged(ranks: list[dict[str, Any]]) -> None:
-    assert not torch.allclose(*(rank["autoguide made after wrapping"] for rank in ranks), rtol=0.01)
-
-
-def test_batch_norm_normalises_by_rank_and_keeps_the_statistics_of_rank_0(ranks: list[dict[str, Any]]) -> None:
-    by_rank = []
-    for rank in range(RANKS):
-        loss = elbo("variational", normalised)
-        by_rank.append(first_gradient(loss, loss, rank, 0, N))
-        close(ranks[rank]["BatchNorm, mean"], loss.model.network[1].running_mean)
-    close(ranks[0]["BatchNorm"], (by_rank[0] + by_rank[1]) / 2)
-    whole = elbo("variational", normalised)
-    torch.manual_seed(0)
-    whole(X[MINIBATCHES[0]], Y[MINIBATCHES[0]], num_data=N).backward()
-    assert not torch.allclose(gradients(whole), ranks[0]["BatchNorm"], rtol=0.01)
-    after = [rank["BatchNorm, mean, next step"] for rank in ranks]
-    assert torch.equal(after[0], after[1])
-    assert not torch.equal(ranks[0]["BatchNorm, mean"], ranks[1]["BatchNorm, mean"])

@@ -8,15 +8,6 @@ from torch import nn
 from pyrodrop.analysis.lab.networks import Case, Refused
 
 
-class OfBatches(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.head(torch.tanh(self.first(batch["features"])) * batch["gain"])
-
-
 class Masked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -55,12 +46,6 @@ class Words(nn.Module):
 
 
 CASES = {
-    "batch_input": Case(
-        about="x as a mapping of tensors, which the network takes whole: forward(batch).",
-        network=OfBatches,
-        x=lambda: {"features": torch.randn(6, 3), "gain": torch.rand(6, 1)},
-        refused=(Refused("one input", what="compress"),),
-    ),
     "mapping_input": Case(
         about="x as a mapping of tensors, which the network takes by name.",
         network=Masked,

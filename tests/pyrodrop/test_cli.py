@@ -84,7 +84,7 @@ def test_commands_and_names_are_suggested(capsys: pytest.CaptureFixture[str]) ->
     for command, message in (
         ("rnu", 'Unknown command "rnu". Did you mean "run"? Available commands: run, list, show, '),
         ("run", 'Command "run" parameter NAME requires an argument. See pyrodrop run --help.'),
-        ("run co3", "no job or zoo entry is called 'co3'; did you mean 'co2'? there are "),
+        ("run co3", "see pyrodrop list; did you mean 'co2'?"),
         ("run -- co3", "no job or zoo entry is called 'co3'"),
     ):
         assert cli.main(command.split()) == cli.WRONG

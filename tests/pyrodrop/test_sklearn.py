@@ -127,17 +127,14 @@ def test_numbers_may_be_missing() -> None:
     rows[:, 1] = np.nan
     filled = np.column_stack([rows[:, 0], np.full(4, np.median(table[:, 1]))])
     np.testing.assert_array_equal(model.predict(rows), model.predict(filled))
-    masked = np.ma.masked_invalid(table)
-    masked.data[masked.mask] = 7.0  # must not be read
-    quick = NetworkRegressor(**{**SMALL, "max_steps": 5})
-    want, got = (clone(quick).fit(x, Y).predict(list(x)) for x in (table, masked))
-    np.testing.assert_array_equal(got, want)
 
 
 def test_rows_that_are_refused() -> None:
     for estimator, y in ((NetworkRegressor, Y), (NetworkClassifier, Y > 0)):
-        with pytest.raises(ValueError, match="y must have a value everywhere; got a masked array .* 40 of 80 values"):
+        with pytest.raises(ValueError, match="y must have a value everywhere; got a masked array of shape"):
             estimator(**SMALL).fit(X, np.ma.masked_array(y, np.arange(80) % 2))
+        with pytest.raises(ValueError, match="X must have a value everywhere; got a masked array of shape"):
+            estimator(**SMALL).fit(list(np.ma.masked_array(X)), y)
     with pytest.raises(ValueError, match="a column of x that varies.*got 2 constant columns"):
         NetworkRegressor(**SMALL).fit(np.ones((80, 2)), Y)
     with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):

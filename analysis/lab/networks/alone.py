@@ -27,16 +27,11 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
 
     def draw(self: Any) -> list[Tensor]:
         drawn = self.shapes()
-        for row, replicate in enumerate(vars(self).get("of_part", range(len(seeds)))):
+        for replicate in range(len(seeds)):
             with own(replicate):
                 for place, tensor in zip(drawn, self.draw_alone(replicate), strict=True):
-                    place[row] = tensor
+                    place[replicate] = tensor
         return drawn
-
-    def part(self: Any, rows: slice) -> Any:
-        made = parts(self, rows)
-        vars(made)["of_part"] = range(len(seeds))[rows]
-        return made
 
     def orders(self: Minibatches) -> Tensor:
         rows: list[Tensor] = []
@@ -45,7 +40,7 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
                 rows.append(torch.randperm(self.num_rows))
         return torch.stack(rows)
 
-    compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep._made")
+    compare: Any = resolve_name("pyrodrop.compiled.inductor:WholeStep.compiled")
 
     def compared(*arguments: Any) -> Any:
         """A comparison of a compiled step, which leaves the random numbers of all replicates as they are."""
@@ -55,14 +50,11 @@ def drawn_as_alone(*seeds: int) -> Iterator[None]:
         finally:
             states[:] = before
 
-    parts: Any = resolve_name("pyrodrop.compiled.program:MappedProgram.some")
-
     with ExitStack() as patches, torch.random.fork_rng(devices=[]):
         for replaced, value in (
             ("compiled.program.MappedProgram.draw", draw),
-            ("compiled.program.MappedProgram.some", part),
             ("compiled.steps.Steps.most_steps", 1),
-            ("compiled.inductor.WholeStep._made", compared),
+            ("compiled.inductor.WholeStep.compiled", compared),
             ("training.rows.Minibatches.orders", orders),
         ):
             patches.enter_context(mock.patch(f"pyrodrop.{replaced}", value))

@@ -132,7 +132,7 @@ class Case:
 
     def call(self, network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
         """The network's outputs, with `tensors` in place of its parameters and buffers of these names."""
-        positional, named = arguments(x, network.forward)
+        positional, named = arguments(x)
         returned = functional_call(network, dict(tensors or {}), positional, named)
         return self.options["output"](returned) if "output" in self.options else returned  # type: ignore[no-any-return]
 

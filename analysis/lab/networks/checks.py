@@ -191,7 +191,7 @@ class Checks:
         with torch.no_grad():
             want = self.case.call(oracle.network.eval(), self.x, {**oracle.others, **kept})
             for name, network in networks.items():
-                args, kwargs = arguments(self.x, network.forward)
+                args, kwargs = arguments(self.x)
                 f = network(*args, **kwargs)
                 if f.shape != want.shape or not close(f, want):
                     return Result("wrong", f"{name} differs from the network at the weights that are kept")

@@ -6,7 +6,6 @@ the engine does around it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.compiled import inductor
-from pyrodrop.compiled.inductor import spell_out_thin_products
 from pyrodrop.compiled.program import Noise
 from pyrodrop.compiled.steps import Prepared, Steps
 from pyrodrop.private_apis import Compiled
@@ -214,7 +211,6 @@ NOISES: Mapping[str, list[Noise]] = {
     "one normal number": [Noise("normal", torch.empty(()))],
     "uniform": [Noise("uniform", torch.empty(16)), Noise("uniform", torch.empty(2, 3))],
     "bernoulli": [Noise("bernoulli", rates(5)), Noise("normal", torch.empty(16))],
-    "whole numbers": [Noise("whole", torch.empty(5, dtype=torch.long), (0, 7))],
     "all": [
         Noise("normal", torch.empty(16)), Noise("coins", torch.tensor(0.2), shape=(3,)), Noise("uniform", torch.empty(2)),
         Noise("coins", rates(4), shape=(2, 4)), Noise("coins", torch.tensor(0.9), shape=(2,)),
@@ -226,7 +222,7 @@ NOISES: Mapping[str, list[Noise]] = {
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     """Drawn in parts, then again for other steps, and the generator is left where it would be."""
     program: Any = SimpleNamespace(noise=noises)
-    ahead, rows = Prepared(Call((), {}), [program]), None
+    ahead, rows = Prepared(Call((), {}), program), None
     ahead.reserve(6)
     torch.manual_seed(0)
     want = [[noise.draw() for noise in noises] for _ in range(9)]
@@ -243,54 +239,6 @@ def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
                 assert other.is_contiguous()
                 assert torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), after)
-
-
-def test_thin_products_are_spelled_out_and_stay_what_they_were() -> None:
-    pairs = [((6, 5), (5, 1)), ((1, 5), (5, 6)), ((6, 1), (1, 5)), ((1, 5), (5, 1)), ((6, 5), (5, 2))]
-    values = [torch.randn(shape, dtype=torch.float64) for pair in pairs for shape in pair]
-
-    def products(*given: Tensor) -> list[Tensor]:
-        return [given[i] @ given[i + 1] for i in range(0, len(given), 2)]
-
-    module = make_fx(products)(*values)
-    spell_out_thin_products(module)
-    calls = [node.target for node in module.graph.nodes if node.target is torch.ops.aten.mm.default]
-    assert len(calls) == 1  # the last
-    for got, want in zip(module(*values), products(*values), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-14, atol=1e-14)
-
-
-def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
-    large = torch.randn(300, 300), torch.randn(300, 1)
-    small = torch.randn(3, 3, dtype=torch.bfloat16), torch.randn(3, 1, dtype=torch.bfloat16)
-    for pair in (large, small):
-        module = make_fx(torch.mm)(*pair)
-        spell_out_thin_products(module)
-        assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
-
-
-@pytest.mark.more
-def test_without_a_program_in_cpp_one_in_python_is_called(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked: list[bool] = []
-
-    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Compiled:
-        asked.append("cpp_wrapper" in options)
-        if asked[-1]:
-            raise RuntimeError("no such function in C++")
-        return program(module, inputs, options)
-
-    monkeypatch.setattr(inductor, "compile_by_inductor", compile_or_fail)
-    monkeypatch.setattr(inductor, "_folder", lambda: None)
-    with caplog.at_level(logging.INFO, "pyrodrop"):
-        got = fitted(masks, batch_size=None)
-    assert got.settings["engine"] == "compiled"
-    assert asked == [True, True, False]  # with kernels of any size, with small ones
-    assert (
-        "called from Python, which is slower: as a C++ function, the compiler failed: RuntimeError: no such"
-        in caplog.text
-    )
 
 
 @pytest.mark.usefixtures("replayed")

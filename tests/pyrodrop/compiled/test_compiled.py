@@ -298,9 +298,7 @@ def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
     [
         (1000, 10**8, {}, 502),  # saves 1.054 ms and 5.75 ms per step; compiling takes 10.23 s, of which a third counts
         (1000, 10**8, {"replicates": 10}, 141),  # mapped over replicates: 15.56 ms and 57.5 ms; 30.69 s
-        (1000, 10**8, {"replicates": 10, "shapes": 2}, 281),
         (100, 10**3, {}, 9612),  # 161.3 us, 4.65 s
-        (100, 10**3, {"on_gpu": True}, 962),  # 1.612 ms
     ],
 )
 def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
@@ -321,8 +319,6 @@ def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
         lambda p: torch.rand_like(p),
         lambda p: torch.empty(5).uniform_(),
         lambda p: torch.bernoulli(p),
-        lambda p: torch.randint(7, (50, 1)),
-        lambda p: torch.randint(-3, 4, (50, 1)),
         lambda p: coins(p, (20, 3)),
         lambda p: coins(1 - p / 2, (20, 3)),
     ],
@@ -343,8 +339,8 @@ def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> N
 
 @pytest.mark.parametrize(
     ("kind", "numbers", "mean", "sd"),
-    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4), ("exponential", (2.0,), 0.5, 0.5),
-     ("whole", (0, 10), 4.5, 8.25**0.5), ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
+    [("normal", (1.0, 2.0), 1.0, 2.0), ("uniform", (-1.0, 3.0), 1.0, 12**-0.5 * 4),
+     ("bernoulli", (), 0.3, 0.21**0.5), ("coins", (), 0.3, 0.21**0.5)],
 )  # fmt: skip
 def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
     kind: str, numbers: tuple[float, ...], mean: float, sd: float
@@ -352,9 +348,7 @@ def test_noise_of_steps_and_replicates_is_drawn_anew_for_each(
     """Of several steps at once; mean and standard deviation are those of the distribution."""
     torch.manual_seed(0)
     noise = Noise.of_replicates([Noise(kind, torch.full((500,), 0.3), numbers, (500,))] * 4)
-    place = noise.empty(3)
-    noise.fill(place)
-    rows = place.double().flatten(0, 1)
+    rows = torch.cat([noise.draw().double() for _ in range(3)])
     assert rows.shape == (12, 500)
     assert float(rows.mean()) == pytest.approx(mean, abs=5 * sd / 6000**0.5)
     assert float(torch.corrcoef(rows).fill_diagonal_(0).abs().max()) < 5 / 500**0.5
@@ -387,9 +381,7 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
 
     monkeypatch.setattr(steps_of, "Compiled", Compiler)
     monkeypatch.setattr(steps_of.Traced, "prepare", lambda engine, batch: None)
-    monkeypatch.setattr(
-        steps_of, "worth_compiling", lambda graph, steps, _, shapes, **options: (steps, shapes) >= (1000, 2)
-    )
+    monkeypatch.setattr(steps_of, "worth_compiling", lambda graph, steps, _: steps >= 1000)
     loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), program=lambda batch: None)
     batches: Any = ["whole", "rest"]
     optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import subprocess
@@ -42,50 +41,10 @@ def a_fit(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_later_process_finds_the_program_and_makes_the_same_steps(tmp_path: Path) -> None:
-    """Without TorchDynamo, and with the same bits. The first compiles nothing to try out the processor."""
+    """Without TorchDynamo, and with the same bits."""
     engine, imported, bits = a_fit(tmp_path)
     assert (engine, imported) == ("compiled", "True")
-    assert ["#include <torch" in file.read_text() for file in tmp_path.rglob("*.cpp")] == [True]
     assert a_fit(tmp_path) == ["compiled", "False", bits]
-
-
-@pytest.mark.more
-def test_nothing_is_compiled_to_try_out_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor for a function that is called from Python; programs of others are compiled for what TorchInductor finds out."""
-    from torch._inductor import cpu_vec_isa
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    known: Any = cpu_vec_isa.valid_vec_isa_list
-    known.cache_clear()
-    x = torch.linspace(0, 1, 7 * 11).reshape(7, 11)
-    program = inductor.compile_graph(lambda a: [a.sin() + 1], [x], {"compile_threads": 1})
-    assert torch.allclose(program(x)[0], x.sin() + 1)
-    assert len(list(tmp_path.rglob("*.cpp"))) == 1
-    assert known.cache_info().currsize == 0
-    assert cpu_vec_isa.valid_vec_isa_list is known
-
-
-@pytest.mark.parametrize(("threshold", "within"), [(700, 50_000), (200_000, 200_000), (0, 0)])
-def test_garbage_is_collected_seldom_while_a_program_is_compiled(
-    threshold: int, within: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the user has not turned it off, and not less than they want; afterwards as before, also after an error."""
-    seen: list[int] = []
-
-    def fail(*_: Any) -> None:
-        seen.append(gc.get_threshold()[0])
-        raise KeyError("buf126")
-
-    monkeypatch.setattr(inductor, "compile_by_inductor", fail)
-    before = gc.get_threshold()
-    try:
-        gc.set_threshold(threshold, *before[1:])
-        with pytest.raises(Untraceable):
-            inductor.compile_graph(lambda a: [a + 1], [torch.ones(2)], {})
-        assert set(seen) == {within}
-        assert gc.get_threshold() == (threshold, *before[1:])
-    finally:
-        gc.set_threshold(*before)
 
 
 @pytest.fixture
@@ -156,15 +115,11 @@ def test_a_damaged_file_is_no_program(tmp_path: Path, monkeypatch: pytest.Monkey
         program.made = 0
 
 
-def test_a_program_that_others_may_write_is_not_loaded(kept: Path, tmp_path: Path) -> None:
+def test_a_program_in_a_folder_that_others_may_write_to_is_not_loaded(kept: Path, tmp_path: Path) -> None:
     program = Maker(tmp_path)
     program("a")
-    (file,) = kept.glob("*.so")
-    file.chmod(0o666)
-    assert program("a") == 2
-    assert program.made == 2
     kept.chmod(0o777)
-    assert [program("a"), program("a"), program.made] == [2, 2, 4]
+    assert [program("a"), program("a"), program.made] == [2, 2, 3]
 
 
 def test_programs_of_long_ago_are_removed(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +11,7 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled.cuda import Captured, Replayed
-from pyrodrop.compiled.steps import Compiled
+from pyrodrop.compiled.cuda import Replayed
 from pyrodrop.devices import products_of_float32
 
 
@@ -37,77 +36,6 @@ def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 @pytest.fixture
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: recorder)
-
-
-@pytest.mark.usefixtures("on_a_cpu")
-def test_replays_are_the_steps() -> None:
-    weight, rate = torch.tensor([1.0, 2.0]), torch.tensor(0.5)
-
-    def step(rows: Sequence[Tensor], numbers: Tensor) -> Tensor:
-        result = weight * rows[0] * numbers
-        weight.copy_(weight - rate * rows[0] * torch.rand(2))
-        return result
-
-    torch.manual_seed(1)
-    captured = Captured(step, [weight], [torch.ones(3, 2)], torch.ones(3, 1))
-    assert weight.tolist() == [1.0, 2.0]  # recording made steps, and took them back
-    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(1)))  # with their noise
-    rows = torch.tensor([[1.0, 1.0], [2.0, -1.0], [0.5, 3.0]])
-    captured.rows[0].copy_(rows)
-    captured.numbers.copy_(torch.tensor([[1.0], [2.0], [3.0]]))
-    for count in (1, 2, 2):
-        if count == 2 and 2 not in captured._recorded:  # a recorder of the CPU runs the steps that it records
-            before = weight.clone()
-            captured._recorded[2] = recorder(lambda: captured._steps(2))
-            weight.copy_(before)
-        alone = weight.clone()
-        torch.manual_seed(count)
-        made = captured(count)
-        torch.manual_seed(count)
-        for i in range(count):
-            assert torch.equal(made[i], alone * rows[i] * (i + 1))
-            alone -= rate * rows[i] * torch.rand(2)
-        assert torch.equal(weight, alone)
-
-
-@pytest.mark.usefixtures("on_a_cpu")
-@pytest.mark.parametrize(
-    ("size", "count"),
-    [(28, 1), *(pytest.param(*each, marks=pytest.mark.more) for each in ((28, 3), (None, 1), (None, 3)))],
-)
-def test_steps_by_graphs_are_the_compiled_ones(size: int | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the recording, which is a call here."""
-    x = torch.randn(96, 3, generator=torch.Generator().manual_seed(0))
-    usual: dict[str, Any] = {"steps": 130, "batch_size": size, "engine": "compiled", "device": "cpu", "progress": False}
-
-    def trained() -> Any:
-        torch.manual_seed(0)
-        model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-        guide = guides.MeanField(model) if count == 1 else guides.Point(model)
-        if count == 1:
-            return pyrodrop.fit(model, guide, (x, x[:, :1]), **usual)
-        return pyrodrop.fit_replicates(model, guide, (x, x[:, :1]), count=count, **usual)
-
-    want, graphs = trained(), list[Captured]()
-
-    class Played(Captured):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            graphs.append(self)
-
-        def __call__(self, count: int) -> Tensor:
-            return self._steps(count)
-
-    def look_ahead(self: Compiled, prepared: Any) -> None:
-        prepared.captured = self._capture(prepared)
-        self._ahead[self.rows_of(prepared.batch)] = prepared
-
-    monkeypatch.setattr("pyrodrop.compiled.steps.Captured", Played)
-    monkeypatch.setattr(Compiled, "look_ahead", look_ahead)
-    got = trained()
-    assert len(graphs) == 1 + (size == 28)
-    for one, other in zip([got] if count == 1 else got, [want] if count == 1 else want, strict=True):
-        torch.testing.assert_close(one.history, other.history, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -148,7 +76,7 @@ def test_products_are_of_float32_for_a_while(users: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_captured_training_is_the_traced_one() -> None:
+def test_a_compiled_training_on_a_gpu_is_the_traced_one() -> None:
     x = torch.randn(64, 3)
     fits = []
     for engine in ("traced", "compiled"):

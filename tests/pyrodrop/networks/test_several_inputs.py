@@ -57,15 +57,13 @@ def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
 
 
 class Masked(nn.Module):
-    """Takes its inputs one by one, or all of them as the first."""
+    """Takes its inputs one by one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 1)
 
-    def forward(self, x: Any, mask: Tensor | None = None) -> Tensor:
-        if isinstance(x, dict):
-            x, mask = x["a"], x["b"]
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return self.layer(x if mask is None else x * mask)  # type: ignore[no-any-return]
 
 
@@ -75,5 +73,4 @@ def test_an_input_with_another_name_than_the_arguments_is_named() -> None:
     for inputs, message in ({"x": a, "msk": a}, "argument 'msk'"), ({"mask": a}, "argument: 'x'"):
         with pytest.raises(ValueError, match=message):
             pyrodrop.fit(model, guides.Point(model), (inputs, y), steps=1)
-    for whole in {"a": a, "b": a}, {"x": a, "mask": a}:
-        torch.testing.assert_close(model.outputs(model.weight_sites(), whole), net(a * a))
+    torch.testing.assert_close(model.outputs(model.weight_sites(), {"x": a, "mask": a}), net(a * a))

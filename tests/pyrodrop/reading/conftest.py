@@ -21,7 +21,7 @@ def _passes(net: nn.Module, x: Inputs, passes: int = 2000) -> Tensor:
     for module in net.modules():
         if isinstance(module, _NORMS):
             module.eval()
-    args, kwargs = arguments(x, net.forward)
+    args, kwargs = arguments(x)
     with torch.no_grad(), torch.random.fork_rng([]):
         torch.manual_seed(5)
         return torch.stack([net(*args, **kwargs) for _ in range(passes)])

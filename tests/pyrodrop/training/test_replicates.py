@@ -16,10 +16,6 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
-from pyrodrop.compiled import program as programs
-from pyrodrop.compiled.record import Untraceable
-from pyrodrop.compiled.record import recorded as recording
-from pyrodrop.compiled.steps import group_size
 from pyrodrop.data import Dataset
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
@@ -125,28 +121,6 @@ def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
     assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
 
 
-def test_a_step_that_cannot_be_recorded_is_mapped(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """To the same result: of networks that update statistics and learn a number, with minibatches of two shapes."""
-    net = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(4.0, learned=True))
-    settings = SETTINGS | {"engine": "traced", "estimator": "shared", "starts": "new", "count": 3, "steps": 100}
-
-    def record(function: Any, inputs: Any, *arguments: Any) -> Any:
-        if not arguments:
-            raise Untraceable("an operation has no form")
-        return recording(function, inputs, *arguments)  # of one replicate
-
-    recorded = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
-    monkeypatch.setattr(programs, "recorded", record)
-    with caplog.at_level("INFO", "pyrodrop"):
-        mapped = pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), **settings)
-    assert "mapped anew" in caplog.text
-    for one, other in zip(recorded, mapped, strict=True):
-        assert_equal(one, other)
-
-
 def test_the_data_of_every_replicate_are_checked() -> None:
     """Whose network, which is the same, is examined once."""
     model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
@@ -155,15 +129,9 @@ def test_the_data_of_every_replicate_are_checked() -> None:
         pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=2)
 
 
-def test_groups_of_replicates_are_equal_parts() -> None:
-    """Of at most 64 and more than 16, or all of them: 67 is a prime, 34 = 2 * 17 stay together, 128 are two blocks."""
-    assert [group_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
-
-
 @pytest.mark.slow
-def test_groups_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six in two calls of three, with precisions of their own in the second call alone; one of them fails."""
-    monkeypatch.setattr("pyrodrop.compiled.steps._GROUP", 4)
+def test_compiled_replicates_are_the_traced_ones() -> None:
+    """With precisions of their own; one of them fails."""
     parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
     posteriors = [guides.Point(m) for m in parts]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
