@@ -76,7 +76,7 @@ _PLACES = {name: file for file, names in _FILES.items() for name in names}
 _MODULES = (
     "compression data distributions divergences guides likelihoods metrics models priors recipes reparam schedules zoo"
 )
-__all__ = sorted([*_PLACES, *_MODULES.split(), "zoo"])
+__all__ = sorted([*_PLACES, *_MODULES.split()])
 _SLOW = ("analysis", "sklearn")  # not in ``from pyrodrop import *``: they need an extra, or are slow to import
 
 
