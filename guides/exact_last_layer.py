@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from pyrodrop.checks import HasWeights, count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
-from pyrodrop.distributions.observed import missing_entries
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
 from pyrodrop.guides.laplace import TURN, LabelRows
 from pyrodrop.guides.mean_field import MeanField
-from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Missing
+from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
@@ -71,7 +70,7 @@ class ExactLastLayer(Part, LocalModule):
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
             layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
             none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, which may
-            learn its precision, `likelihoods.Categorical` or `likelihoods.Bernoulli`, or `likelihoods.Missing` of one.
+            learn its precision, `likelihoods.Categorical` or `likelihoods.Bernoulli`.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
@@ -106,7 +105,7 @@ class ExactLastLayer(Part, LocalModule):
         if not isinstance(below, Guide):
             raise TypeError(f"features must return a Guide, such as guides.Point does; got {type(below).__name__}")
         self.features: Guide = below
-        self.of_labels: bool = not isinstance(_of_elements(model.likelihood), Gaussian)  # type: ignore[attr-defined]
+        self.of_labels: bool = not isinstance(model.likelihood, Gaussian)  # type: ignore[attr-defined]
         self.rows: _Rows = _Rows(("x", "y", "start") if self.of_labels else ("x", "y", "seen"))
         self.__dict__["model"] = model  # not a submodule, whose parameters would be those of the guide
 
@@ -145,9 +144,9 @@ class ExactLastLayer(Part, LocalModule):
             last = self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
         self.rows.x = x
         if self.of_labels:
-            self.rows.y, self.rows.start = self._marked(y).clone(), last.rows.logits(last.rows.posterior(None)[0])
+            self.rows.y, self.rows.start = y.clone(), last.rows.logits(last.rows.posterior(None)[0])
         else:
-            self.rows.y, self.rows.seen = y.nan_to_num(), ~y.isnan()
+            self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)  # `seen` as in files
 
     def forward(
         self, x: Any = None, y: Tensor | None = None, num_data: int | None = None, **_: Any
@@ -226,9 +225,8 @@ class ExactLastLayer(Part, LocalModule):
         self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
     ) -> LabelRows:
         model: Any = self.model
-        likelihood = _of_elements(model.likelihood)
-        softmax = isinstance(likelihood, Categorical)
-        y = self._marked(y) if softmax else self._marked(y).reshape(output.shape)
+        softmax = isinstance(model.likelihood, Categorical)
+        y = y if softmax else y.reshape(output.shape)
         seen = y >= 0
         if softmax:
             y, seen = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device), seen.unsqueeze(1)
@@ -239,11 +237,6 @@ class ExactLastLayer(Part, LocalModule):
             self.bias is None or prior.numbers()["scale"].dim() == 0
         )  # between outputs
         return rows.of_two_classes() if softmax and output.shape[1] == 2 and equal else rows
-
-    def _marked(self, y: Tensor) -> Tensor:
-        """Labels with -1 for what is missing."""
-        likelihood: Any = self.model.likelihood  # type: ignore[attr-defined]
-        return y.masked_fill(missing_entries(y, likelihood.missing), -1) if isinstance(likelihood, Missing) else y
 
     def left_out(self, below: dict[str, Tensor]) -> Tensor:
         """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
@@ -463,10 +456,6 @@ class _LastLayer(NamedTuple):
         return self.bias_at_mean.at(self.bias_at_mean.loc - self.bias_at_mean.turned(moved))
 
 
-def _of_elements(likelihood: Any) -> Any:
-    return likelihood.likelihood if isinstance(likelihood, Missing) else likelihood
-
-
 def _last_map(
     model: Any, weights: dict[str, Tensor], last: tuple[str, ...], x: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -497,10 +486,9 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     if not hasattr(model, "noise_shapes"):
         raise TypeError(f"guides.ExactLastLayer needs a network of pyrodrop.models; got {shown(model)}")
     likelihood = model.likelihood
-    if type(_of_elements(likelihood)) not in (Gaussian, Categorical, Bernoulli):
+    if type(likelihood) not in (Gaussian, Categorical, Bernoulli):
         raise ValueError(
-            "guides.ExactLastLayer needs likelihoods.Gaussian, Categorical or Bernoulli, or likelihoods.Missing of one of "
-            f"them; got {likelihood.describe()}"
+            f"guides.ExactLastLayer needs likelihoods.Gaussian, Categorical or Bernoulli; got {likelihood.describe()}"
         )
     weights = model.weight_sites()
     name = [name for name, weight in weights.items() if weight.dim() > 1][-1:] or [""]

@@ -31,14 +31,12 @@ _REAL = "biuf"  # NumPy's kinds of bools, whole and real numbers
 _ALLOWED = "must be a tensor, a NumPy array, a DataFrame or Series, or a list of real numbers"
 
 
-def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
+def tensor_of(values: Any, name: str) -> Tensor:
     """The values as a dense tensor of real numbers, whole numbers or bools, which shares memory where it can.
-
-    With `missing`, missing values of a table are NaN.
 
     Raises:
         TypeError: text, objects, dates, categories, complex numbers, a list of unequal rows; a sparse or nested tensor.
-        ValueError: an array is masked, values of a table are missing (unless `missing`), a tensor has no values, a list is
+        ValueError: an array is masked, values of a table are missing, a tensor has no values, a list is
             empty, a number is too large for int64, or two columns of a table have the same name.
     """
     if isinstance(values, Tensor):
@@ -46,7 +44,7 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     refuse_masked(values, name)
     table = as_table(values, name)
     if isinstance(table, nw.DataFrame | nw.Series):
-        array = _of_table(table, name, shown(values), missing)
+        array = _of_table(table, name, shown(values))
     elif hasattr(values, "__array__") or isinstance(values, memoryview):
         array = np.asarray(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -189,15 +187,15 @@ def _is_mapped(values: Any) -> bool:
     return values is not None
 
 
-def _of_table(table: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
+def _of_table(table: Any, name: str, of: str) -> np.ndarray[Any, Any]:
     """A column, ``[rows]``, or a table of several, ``[rows, columns]``."""
     if isinstance(table, nw.Series):
-        return _of_column(table, name if table.name in (None, "") else f"{name}, column {table.name!r}", of, missing)
-    columns = [_of_column(column, f"{name}, column {column.name!r}", of, missing) for column in table.iter_columns()]
+        return _of_column(table, name if table.name in (None, "") else f"{name}, column {table.name!r}", of)
+    columns = [_of_column(column, f"{name}, column {column.name!r}", of) for column in table.iter_columns()]
     return np.stack(columns, 1) if columns else np.empty((len(table), 0))
 
 
-def _of_column(column: Any, name: str, of: str, missing: bool) -> np.ndarray[Any, Any]:
+def _of_column(column: Any, name: str, of: str) -> np.ndarray[Any, Any]:
     """A column of numbers in the order of its rows; its errors name the column, the row, and the table (`of`)."""
     if not (column.dtype.is_numeric() or column.dtype == nw.Boolean):
         raise TypeError(
@@ -205,13 +203,12 @@ def _of_column(column: Any, name: str, of: str, missing: bool) -> np.ndarray[Any
             "Dataset.from_frame reads text and categories"
         )
     rows = column.is_null().to_numpy()
-    if rows.any() and not missing:
+    if rows.any():
         raise ValueError(
             f"{name}, must have a number in every row; got NaN or null in {int(rows.sum())} rows of {of}, the first in "
             f"row {int(rows.argmax())}"
         )
-    exact = not (rows.any() or column.dtype.is_decimal())
-    return (column if exact else column.cast(nw.Float64)).to_numpy()
+    return (column.cast(nw.Float64) if column.dtype.is_decimal() else column).to_numpy()
 
 
 def _of_list(values: Sequence[Any], name: str) -> Tensor:

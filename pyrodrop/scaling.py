@@ -66,7 +66,7 @@ class Standardize(torch.nn.Module):
         equal numbers, because their mean is rounded.
 
         Args:
-            values: ``[N, D]``. NaN are missing values, which are ignored.
+            values: ``[N, D]``.
             dtype: the dtype in which the values will be standardised; that of `values` if None.
 
         Raises:
@@ -78,14 +78,6 @@ class Standardize(torch.nn.Module):
                 "values must be a tensor of a floating-point dtype with a row per observation; got "
                 f"{values.dtype} of shape {list(values.shape)}"
             )
-        missing = values.isnan()
-        if bool(missing.any()):
-            each = zip(*(tensor.reshape(len(values), -1).unbind(1) for tensor in (values, missing)), strict=True)
-            columns = [cls.of(column[~absent], dtype) for column, absent in each]
-            loc, scale = (
-                torch.stack([getattr(column, statistic) for column in columns]) for statistic in ("loc", "scale")
-            )
-            return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
         loc, scale, changing = values.mean(0), values.std(0, correction=0), varies(values, dtype)
         if _holding(loc[changing], scale[changing], values.dtype) != values.dtype:
             return cls.of(values.double(), dtype or values.dtype)
@@ -103,7 +95,7 @@ class Standardize(torch.nn.Module):
         over weights, the function and any noise that depends on x would be larger there by this factor.
 
         Args:
-            values, dtype: as of `of`, without missing values.
+            values, dtype: as of `of`.
         """
         made = cls.of(values, dtype)
         off = (values - values.median(0).values).double()  # 0 in most rows of such a column: no other has a larger half

@@ -32,7 +32,6 @@ from pyrodrop.files import under
 from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import aligned, per_row
-from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.prediction import draws as functions
@@ -173,7 +172,6 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
     model: Any = getattr(fit, "model", None)
     if isinstance(model, NetworkModel):
         model.check_targets(data)
-    check_complete(model, data.y, "the log likelihood of every row, for loo and to_arviz,")
     fingerprint = getattr(fit, "fingerprint", None)
     if fingerprint is not None and fingerprint != data.fingerprint:
         raise ValueError(

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pyrodrop.checks import Count, Seed, checked, count, shown
 from pyrodrop.data import Data, Dataset
-from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.parts import Described
 from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
@@ -72,7 +71,6 @@ def log_density(
 
 def log_density_of(run: Any, data: Dataset, num_samples: int, seed: int, predicted: Prediction | None = None) -> Tensor:
     """`log_density` by the run's method of this name, or from its prediction at these observations."""
-    check_complete(getattr(_first_fit(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
         draws = {"num_samples": num_samples, "seed": seed}
         taken = draws.keys() & inspect.signature(run.log_density).parameters
@@ -143,7 +141,6 @@ def kfold(
         FloatingPointError: the loss of a fold is not finite.
     """
     data = Dataset.of(data)
-    check_complete(model, data.y, "kfold")
     if mixes_examples(model, data.x):
         raise ValueError(
             "kfold leaves out rows of the data, but in this network the output of one example depends on the others, as in "

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.arrays import as_table
-from pyrodrop.checks import did_you_mean, shown
+from pyrodrop.checks import all_finite, did_you_mean, shown
 from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Value = str | int | float | bool
@@ -159,6 +159,7 @@ def read_frame(
     if classes is not None:
         return columns, of_x, None
     y = torch.from_numpy(_numbers_of(df, targets, "df")[slice(None) if rows is None else rows])
+    all_finite(y, "target")
     columns = replace(columns, wide=(*columns.wide, *_wide(targets, y)))
     changes = varies(y, columns.dtype(targets)).tolist()
     if not all(changes):

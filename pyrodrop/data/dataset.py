@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -40,15 +39,12 @@ class Dataset:
     numbers and bools keep their dtype, as labels and token ids; a network whose first layer is linear converts whole numbers
     of x to real ones. Rows are matched by their order, never by the index of a pandas table.
 
-    NaN in y are missing observations, which standardisations leave out; functions that take the data raise an error for
-    them unless the likelihood is a `likelihoods.Missing`.
-
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, rows of unequal length,
             sparse or quantised tensors), nor is x a tuple or mapping of arrays; `inputs` or `targets` is no `Standardize`.
-        ValueError: the tensors of x and y differ in length, are empty, or contain masked or infinite values; x contains NaN;
-            a column of y has no observation; x cannot be standardised, but `inputs` is given; or `inputs` or `targets` has
-            another number of columns than the data.
+        ValueError: the tensors of x and y differ in length, are empty, or contain NaN, masked or infinite values; x
+            cannot be standardised, but `inputs` is given; or `inputs` or `targets` has another number of columns than the
+            data.
 
     Example:
         >>> import torch
@@ -69,7 +65,7 @@ class Dataset:
         targets: Standardize | None = None,
     ) -> None:
         self.x: Any = check_inputs(x, copy=True)
-        y = _observations(copied(without_graph(tensor_of(y, "y", missing=True), "y"), y))
+        y = check_finite("y", copied(without_graph(tensor_of(y, "y"), "y"), y))
         if num_rows(self.x) != len(y):
             raise ValueError(
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
@@ -127,7 +123,7 @@ class Dataset:
             df: the frame.
             target: name of the column of y, or a list of names of columns of numbers. Text, bools and categorical dtypes are
                 class labels, as is a column of whole numbers that is named in `categories`. A column of 0 and 1 that is not
-                named there is read as numbers, with a warning in the log. Numbers may be missing, see `Dataset`.
+                named there is read as numbers, with a warning in the log. They may not be missing.
             categories: names of further columns whose values are categories, such as numbers. Values are those that a
                 categorical dtype of pandas or an Enum of polars declares, otherwise those that occur, sorted.
 
@@ -184,20 +180,18 @@ class Dataset:
         return dataset
 
     @classmethod
-    def of(cls, data: Data, name: str = "data", *, missing: bool = False) -> Dataset:
+    def of(cls, data: Data, name: str = "data") -> Dataset:
         """Return `data` itself if it is a `Dataset`, or convert a pair (x, y).
 
         Args:
             data: a `Dataset` or a pair.
             name: name of the argument, for messages.
-            missing: whether y may have missing values.
 
         Raises:
-            TypeError: `data` is neither.
-            ValueError: y has missing values, which are not allowed; the message says how to leave them out.
+            TypeError, ValueError: `data` is neither, or as `Dataset`.
         """
         if isinstance(data, Dataset):
-            return data if missing else data._complete()
+            return data
         if not isinstance(data, tuple | list) or len(data) != 2:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
@@ -206,19 +200,7 @@ class Dataset:
                 "mapping of the arguments of a Pyro program"
             )
         x, y = data
-        dataset = cls(x, y)
-        return dataset if missing else dataset._complete()
-
-    def _complete(self) -> Dataset:
-        """The data set; a ValueError if y has missing values."""
-        absent = self.y.isnan()
-        if bool(absent.any()):
-            rows = int(absent.flatten(1).any(1).sum()) if self.y.dim() > 1 else int(absent.sum())
-            raise ValueError(
-                f"y must be finite; got NaN in {rows} of {len(self)} rows: leave these out (Dataset.rows); pyrodrop.fit can "
-                "train on the rest of them too, with likelihoods.Missing(likelihoods.Gaussian()) as the model's likelihood"
-            )
-        return self
+        return cls(x, y)
 
     def first(self, count: int) -> Dataset:
         """The first `count` examples, with the same standardisations.
@@ -336,21 +318,6 @@ def _check_standardizable(name: str, values: Any) -> None:
             f"only real numbers can be standardised; {name} has dtype {values.dtype}: convert measurements and "
             "counts with .double(), and do not standardise labels and token ids"
         )
-
-
-def _observations(y: Tensor) -> Tensor:
-    """Check y, in which NaN are missing values.
-
-    Raises:
-        ValueError: y is empty, or has infinite values or a column without an observation.
-    """
-    if y.dim() == 0 or len(y) == 0 or not y.is_floating_point() or bool(y.sum().isfinite()):
-        return check_finite("y", y)
-    absent = y.isnan()
-    check_finite("y", y.masked_fill(absent, 0.0))
-    if bool(absent.all(0).any()):
-        raise ValueError(f"every column of y must have an observation; got NaN in all {len(y)} rows of one")
-    return y.masked_fill(absent, math.nan) if bool(absent.any()) else y  # NaN of one bit pattern, for `fingerprint`
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:

@@ -45,14 +45,13 @@ class Loader:
 
     Attributes:
         source: a short description of what is read, for messages.
-        missing: whether y may have missing values.
         num_data: number of rows; None if it is unknown.
         per_epoch: number of minibatches in an epoch.
         shuffles: whether an epoch may have the rows in another order than the data set's.
     """
 
-    def __init__(self, batches: DataLoader[Any], num_data: int | None, *, missing: bool = False) -> None:
-        self.source, self.missing = f"{type(batches).__name__}({type(batches.dataset).__name__})", missing
+    def __init__(self, batches: DataLoader[Any], num_data: int | None) -> None:
+        self.source = f"{type(batches).__name__}({type(batches.dataset).__name__})"
         try:
             self.per_epoch: int = len(batches)
         except TypeError:
@@ -134,7 +133,7 @@ class Loader:
             TypeError: names, numbers of axes or dtypes of the tensors differ from the first rows': a recorded step is fixed.
         """
         try:
-            rows = Dataset.of(_pair_of(batch), missing=self.missing)
+            rows = Dataset.of(_pair_of(batch))
             tensors = {**named_parts(rows.x), "y": rows.y}
             form = {name: f"{tensor.dtype} of {tensor.dim()} axes" for name, tensor in tensors.items()}
             self._form = self._form or form
@@ -149,7 +148,7 @@ class Loader:
             raise type(error)(f"minibatch {place} of {self.source}: {error}") from error
 
 
-def loader_of(data: Any, num_data: int | None, *, missing: bool = False) -> Any:
+def loader_of(data: Any, num_data: int | None) -> Any:
     """A `Loader` for a DataLoader to train on; other data unchanged.
 
     Raises:
@@ -164,7 +163,7 @@ def loader_of(data: Any, num_data: int | None, *, missing: bool = False) -> Any:
                 f"rows of their own; got {num_data} and {shown(data)}"
             )
         return data
-    loader = Loader(data, num_data, missing=missing)
+    loader = Loader(data, num_data)
     if loader.num_data is None:
         raise ValueError(
             f"num_data, the number of rows of the data set, must be given for {loader.source}, whose minibatches need not "
@@ -173,11 +172,11 @@ def loader_of(data: Any, num_data: int | None, *, missing: bool = False) -> Any:
     return loader
 
 
-def read_for(data: Any, *, missing: bool = False) -> Loader | None:
+def read_for(data: Any) -> Loader | None:
     """The minibatches of a DataLoader, or those of a training, for predictions and estimates; None for other data."""
     if isinstance(data, Loader):
         return data
-    return Loader(data, None, missing=missing) if isinstance(data, DataLoader) else None
+    return Loader(data, None) if isinstance(data, DataLoader) else None
 
 
 def _sampler(batches: Any) -> Any:

@@ -5,8 +5,7 @@ from pyrodrop.likelihoods.classes import Bernoulli, Categorical
 from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.missing import Missing
-from pyrodrop.likelihoods.positive import HeteroscedasticLogNormal, LogNormal
+from pyrodrop.likelihoods.positive import HeteroscedasticLogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 
 __all__ = [
@@ -16,8 +15,6 @@ __all__ = [
     "HeteroscedasticGaussian",
     "HeteroscedasticLogNormal",
     "Likelihood",
-    "LogNormal",
-    "Missing",
     "NegativeBinomial",
     "Poisson",
     "StudentT",

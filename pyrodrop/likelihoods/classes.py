@@ -83,7 +83,7 @@ def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
     if not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise ValueError(
             f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to {int(y.max())}: "
-            "the first class is 0, and missing labels need likelihoods.Missing(likelihoods.Categorical(), value)"
+            "the first class is 0"
         )
 
 

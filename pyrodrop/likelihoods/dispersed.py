@@ -82,15 +82,11 @@ class Dispersed(Likelihood):
         raise TypeError(f"{type(self).__name__} must implement distribution(output, parameter, targets)")
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return targets.inverse(self.mean_of(output))
+        return targets.inverse(output)
 
     def estimate(self, y: Tensor) -> Tensor:
         """Initial value of the parameter from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
-
-    def mean_of(self, output: Tensor) -> Tensor:
-        """The outputs for the mean, without those for the parameter."""
-        return self._halves(output)[0] if self.by_network else output
 
     def _halves(self, output: Tensor) -> tuple[Tensor, Tensor]:
         if output.shape[-1] % 2:
@@ -114,9 +110,9 @@ class Dispersed(Likelihood):
                 setattr(self, self.parameter, number.expand(y.shape[1]))
 
     def estimates(self, y: Tensor) -> Tensor:
-        """`estimate` of the columns of y without missing values, see `of_columns`."""
+        """`estimate` of the columns of y, see `of_columns`."""
         columns = y.detach().double().reshape(len(y), -1).unbind(1)
-        return of_columns(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]), y)
+        return of_columns(torch.stack([self.estimate(column) for column in columns]), y)
 
     def outputs(self, targets: int) -> int:
         return 2 * targets if self.by_network else targets
@@ -126,13 +122,6 @@ class Dispersed(Likelihood):
             return f"{type(self).__name__}({self.parameter} from the network)"
         value = in_words(getattr(self, self.parameter))
         return f"{type(self).__name__}({self.parameter}={value}{', learned' if self.learned else ''})"
-
-
-class LogLink(Dispersed):
-    """A likelihood whose outputs are the logarithm of a positive mean or median, which is f."""
-
-    def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return log_mean(self.mean_of(output), targets).exp()
 
 
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:

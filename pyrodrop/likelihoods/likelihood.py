@@ -54,10 +54,7 @@ class Likelihood(Part, LocalModule):
         return targets.inverse(output)
 
     def start(self, y: Tensor) -> None:
-        """Initialise learned parameters from the observations of the training data, before the first step.
-
-        Under `likelihoods.Missing` y may have NaN.
-        """
+        """Initialise learned parameters from the observations of the training data, before the first step."""
 
     @property
     def unknown(self) -> str:
@@ -76,7 +73,6 @@ class Likelihood(Part, LocalModule):
         """The standardisation that `forward` and `location` get, computed from the standardisation of the columns of y."""
         return targets
 
-    missing: float | None = None  # the value of missing observations, if y may have some: see `likelihoods.Missing`
     copies = 3  # peak memory of `predictive` in multiples of the outputs, including them
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:

@@ -1,59 +1,19 @@
-"""Likelihoods of positive observations, with the logarithm as link.
+"""Likelihood of positive observations, with the logarithm as link.
 
-    ln y ~ N(ln m, scale^2)           equal relative errors                  m = s exp(output), the median
-    ln y ~ N(c + d f, d^2 v(r))       network output = (f, r)                c, d: mean and standard deviation of ln y
-
-y ``[N, D]``; s is the mean of y if it is standardised, else 1.
+ln y ~ N(c + d f, d^2 v(r))       network output = (f, r), y [N, D]      c, d: mean and standard deviation of ln y
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.likelihoods.dispersed import Dispersion, LogLink, log_mean
 from pyrodrop.likelihoods.gaussian import HeteroscedasticGaussian
 from pyrodrop.scaling import Standardize
-
-
-class LogNormal(LogLink):
-    """Positive observations; the outputs of the network are the logarithm of their median, and f is the median.
-
-    References:
-        McCullagh & Nelder (1989), Generalized Linear Models, chapter 8.
-
-    Args:
-        scale: standard deviation of ln y, positive, or a list with one value per column of y. If None, it is learned,
-            starting from its estimate for y of the training data. `HeteroscedasticLogNormal` has one per example.
-        learned: whether a numeric `scale` is trained, with this initial value and one value per column of y ``[N, D]``.
-
-    Raises:
-        ValueError: `scale` is not positive.
-        TypeError: `scale` is neither a number nor a list of such, or `learned` neither True nor False.
-
-    Example:
-        >>> import torch
-        >>> from pyrodrop import likelihoods
-        >>> from pyrodrop.scaling import Standardize
-        >>> likelihoods.LogNormal(0.5)(torch.zeros(1, 1), Standardize()).mean
-        tensor([[1.1331]])
-    """
-
-    parameter = "scale"
-
-    def __init__(self, scale: Dispersion = None, *, learned: bool = False) -> None:
-        super().__init__(scale, learned, "the standard deviation of ln y")
-
-    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
-        log_median = log_mean(output, targets)
-        return dist.LogNormal(log_median, parameter.expand_as(log_median))
-
-    def estimate(self, y: Tensor) -> Tensor:
-        return y.log().std(correction=0)
 
 
 class HeteroscedasticLogNormal(HeteroscedasticGaussian):

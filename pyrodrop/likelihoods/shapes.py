@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from pyrodrop.checks import shown
-from pyrodrop.distributions.observed import Observed
 
 
 def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
@@ -45,8 +44,8 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
 
 
 def elements(distribution: Distribution) -> Distribution:
-    """The distribution without `Independent` and `Observed`: every part of an observation has its own batch dimensions."""
-    while isinstance(distribution, Independent | Observed):
+    """The distribution without `Independent`: every part of an observation has its own batch dimensions."""
+    while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution
 

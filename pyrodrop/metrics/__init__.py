@@ -1,7 +1,7 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
 Scores of real observations are in `regression`; scores of class labels in `classification`. `uncertainty` splits uncertainty
-into aleatoric and epistemic. `conformal` makes intervals and sets with guaranteed coverage.
+into aleatoric and epistemic.
 """
 
 from pyrodrop.checks import public
@@ -9,13 +9,11 @@ from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
     accuracy,
-    auroc,
     brier,
     calibration_curve,
     classification_scores,
     ece,
 )
-from pyrodrop.metrics.conformal import Conformal, conformal
 from pyrodrop.metrics.regression import (
     coverage,
     crps,
@@ -32,15 +30,12 @@ from pyrodrop.metrics.uncertainty import (
 
 __all__ = [
     "CalibrationCurve",
-    "Conformal",
     "Predicted",
     "Uncertainty",
     "accuracy",
-    "auroc",
     "brier",
     "calibration_curve",
     "classification_scores",
-    "conformal",
     "coverage",
     "crps",
     "ece",

@@ -1,4 +1,4 @@
-"""Scores of class probabilities, their calibration, and the AUROC.
+"""Scores of class probabilities, and their calibration.
 
     accuracy      fraction of examples with y_n = argmax_c p_nc
     log density   mean_n ln p_n(y_n), minus the negative log likelihood
@@ -12,16 +12,11 @@ Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/0162145060
 The bins B_b of the confidence are of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks,
 arXiv:1706.04599, eq. 3). The ECE is biased: that of a perfectly calibrated classifier is about
 sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where v_b is the mean of conf (1 - conf) in the bin; it decreases as 1 / sqrt(N).
-
-    AUROC   = P(score of an out-of-distribution example > score of an in-distribution example) + P(equal) / 2
-
-It depends on the scores only by their order. Hanley & McNeil (1982), The Meaning and Use of the Area under a ROC Curve;
-Hendrycks & Gimpel (2017), A Baseline for Detecting Misclassified and Out-of-Distribution Examples, arXiv:1610.02136.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -111,7 +106,6 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
     Args:
         predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
         y: class labels, ``[N]``; under `likelihoods.Bernoulli` they may have shape ``[N, 1]`` and be floats 0.0 and 1.0.
-            Under `likelihoods.Missing`, rows with a missing label are left out of all scores.
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece`` and ``entropy`` (nats); also
@@ -130,12 +124,9 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         {'accuracy': 0.667, 'brier': 0.273, 'log_density': -0.415}
     """
     p = class_probabilities(predicted)
-    seen: Any = slice(None)
     if isinstance(predicted, Prediction):
         log_density = float(predicted.log_density(y).double().mean())
-        y, observed = predicted.observed(y)
-        seen = seen if observed is None else observed.flatten()
-        p, y = p[seen], y.flatten()[seen].long()
+        y = predicted.aligned(y).flatten().long()
     else:
         log_density = float(p.gather(1, class_labels(y, p)[:, None]).log().mean())
     scores = {
@@ -146,34 +137,5 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         "entropy": float(predictive_entropy(p).mean()),
     }
     if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
-        scores["mutual_information"] = float(mutual_information(predicted)[seen].mean())
+        scores["mutual_information"] = float(mutual_information(predicted).mean())
     return scores
-
-
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """Area under the ROC curve of a score that should be higher for out-of-distribution examples.
-
-    It is 1 if every score of `outside` is higher than every score of `inside`, and 1/2 for an uninformative score.
-
-    Args:
-        inside: scores of in-distribution examples, ``[N]``, such as `predictive_entropy` or `mutual_information`.
-        outside: scores of out-of-distribution examples, ``[M]``.
-
-    Raises:
-        ValueError: an argument is not a vector of at least one score without NaN.
-    """
-    ordered, outside = _scores("inside", inside).sort().values, _scores("outside", outside).to(inside.device)
-    below = torch.searchsorted(ordered, outside)
-    not_above = torch.searchsorted(ordered, outside, right=True)
-    return float((below + not_above).double().mean() / (2 * len(ordered)))
-
-
-def _scores(name: str, values: Tensor) -> Tensor:
-    """Check that `values` is a vector without NaN, and convert it to float64. Infinite scores are allowed."""
-    values = tensor_of(values, name)
-    if values.dim() != 1 or len(values) == 0 or bool(values.isnan().any()):
-        raise ValueError(
-            f"{name} must be a vector of at least one score, none of them NaN; got shape {tuple(values.shape)} with "
-            f"{int(values.isnan().sum())} NaN"
-        )
-    return values.double()

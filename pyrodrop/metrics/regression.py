@@ -79,7 +79,7 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     support = support_of(prediction.distribution)
     if support is None or not support.is_discrete:
         return upto
-    mass = elements(prediction.distribution).log_prob(prediction.observed(y)[0]).exp().mean(0)
+    mass = elements(prediction.distribution).log_prob(prediction.aligned(y)).exp().mean(0)
     with seeded(prediction.seed, upto.device):
         return (upto - mass * torch.rand_like(upto)).clamp(0, 1)
 
@@ -109,7 +109,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``rmse``, ``crps``, ``coverage_50``, ``coverage_95``,
-        ``width_95`` and ``sharpness``. Under `likelihoods.Missing` scores use the observed elements.
+        ``width_95`` and ``sharpness``.
 
     Raises:
         TypeError: the distribution of y has no cumulative distribution function, mean or variance, as for class labels.
@@ -127,11 +127,9 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
     log_density = float(prediction.log_density(y).double().mean())
-    y, seen = prediction.observed(y)
+    y = prediction.aligned(y)
     mean, variance, transformed = prediction.mean, prediction.variance, pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
-    if seen is not None:
-        mean, variance, transformed, y, draws = mean[seen], variance[seen], transformed[seen], y[seen], draws[:, seen]
     return {
         "log_density": log_density,
         "rmse": rmse(mean, y),

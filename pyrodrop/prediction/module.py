@@ -22,7 +22,7 @@ from pyrodrop.changes import evaluating
 from pyrodrop.checks import HasDraws, HasPosterior, Inputs, shown
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import Missing, elements, per_row
+from pyrodrop.likelihoods import elements, per_row
 from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.modules import ParameterTree
@@ -114,8 +114,7 @@ class Functions(nn.Module):
                 output = Draws(model, count, noise, {}, fixed, mapped=together)(x)
                 fs.append(model.likelihood.location(output, model.targets))
                 if self.keep == "moments":
-                    of_y = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood
-                    distribution = per_row(of_y(output, model.targets), 2)
+                    distribution = per_row(model.likelihood(output, model.targets), 2)
                     moments.append(component_moments(distribution))
         if self.keep == "draws":
             return torch.cat(fs)

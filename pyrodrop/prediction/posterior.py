@@ -212,4 +212,4 @@ def _joined(each: Sequence[Any], seed: int) -> Any:
             f"with each fit by itself. {error}"
         ) from error
     f = torch.cat([prediction.f for prediction in each])
-    return Prediction(f, distribution, seed, missing=each[0].missing)
+    return Prediction(f, distribution, seed)

@@ -71,7 +71,7 @@ def draw_functions(
         outputs = outputs if widened is None else widened(outputs, x)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
         distribution, f = likelihood.predictive(outputs, targets)
-    return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, missing=likelihood.missing)
+    return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed)
 
 
 def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int) -> Tensor:

@@ -25,7 +25,6 @@ from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Real, checked, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
-from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.parts import Card, carded, size
@@ -45,8 +44,6 @@ class Prediction:
         f_sd: standard deviation of f, ``[N, ...]``, if it is known in closed form; otherwise None.
         joint: whether f are samples of functions, from which the dependence between points can be estimated. If False, as
             in marginals of a Gaussian process, only the marginal distribution of each point is correct.
-        missing: the value of missing observations, NaN or a whole number; None if none may be missing. See
-            `likelihoods.Missing`.
 
     Note:
         f and the tensors of the distribution may share memory: copy f before you change it in place.
@@ -57,7 +54,6 @@ class Prediction:
     seed: int = 0
     f_sd: Tensor | None = None
     joint: bool = True
-    missing: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.f, Tensor) or self.f.dim() < 2:
@@ -137,9 +133,6 @@ class Prediction:
     def log_density(self, y: Tensor) -> Tensor:
         """log p(y_n | x_n) under the mixture, ``[N]``, computed with logsumexp.
 
-        Under `likelihoods.Missing` it is the density of the elements that are observed, and rows without any are left out,
-        so that there may be fewer than N.
-
         Args:
             y: observations ``[N, ...]``, as `data.Dataset` takes them. An observation with several elements has one joint
                 density.
@@ -149,13 +142,7 @@ class Prediction:
             ValueError: y does not have the shape of the prediction, has values outside the distribution's support, or is NaN
                 or infinite; class labels are not of an integer dtype, or are not classes of the prediction.
         """
-        y, seen = self.observed(y)
-        if seen is None:
-            each = self.distribution.log_prob(y)
-        else:
-            parts = torch.where(seen, elements(self.distribution).log_prob(y), 0.0).flatten(1)
-            rows = seen.reshape(len(seen), -1)
-            each = parts.unflatten(1, rows.shape).sum(2)[:, rows.any(1)]
+        each = self.distribution.log_prob(self.aligned(y))
         return torch.logsumexp(each, 0) - math.log(self.distribution.batch_shape[0])
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -168,7 +155,7 @@ class Prediction:
         """
         of_element = elements(self.distribution)
         try:
-            return cdf(of_element, self._aligned(y)).mean(0)
+            return cdf(of_element, self.aligned(y)).mean(0)
         except NotImplementedError:
             raise TypeError(
                 f"cdf needs real observations with a cumulative distribution function; {type(of_element).__name__} has none"
@@ -225,23 +212,7 @@ class Prediction:
         low, high = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return low, high
 
-    def observed(self, y: Any) -> tuple[Tensor, Tensor | None]:
-        """Observations as a tensor of the shape of y, and a mask of those that are not `missing`; None if all are observed.
-
-        Missing values are replaced by a value in the support. Raises as `log_density`.
-        """
-        if self.missing is None:
-            return self._aligned(y), None
-        y = without_graph(tensor_of(y, "y", missing=True), "y")
-        missing = missing_entries(y, self.missing)
-        if not bool(missing.any()):
-            return self._aligned(y), None
-        if bool(missing.all()):
-            raise ValueError(f"y must have an observation; got {y.numel()} missing values")
-        filled = self._aligned(y.masked_fill(missing, inside(elements(self.distribution))))
-        return filled, ~missing.reshape(filled.shape).to(filled.device)
-
-    def _aligned(self, y: Any) -> Tensor:
+    def aligned(self, y: Any) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
         y = check_finite("y", without_graph(tensor_of(y, "y"), "y").to(self.f.device))
         want = self.distribution.batch_shape[1:] + self.distribution.event_shape

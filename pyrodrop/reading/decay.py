@@ -74,12 +74,6 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
                 f"{likelihood.describe()}"
             )
         return float(precision) * num_data * terms / 2
-    if loss == "mean_nll" and likelihood.missing is not None:
-        raise ValueError(
-            "loss='mean_nll' is a mean over the observations that are not missing, whose number is not known here: pass "
-            "loss='sum_nll' if the loss was a sum, or the likelihood without Missing if all of y was observed; got "
-            f"{likelihood.describe()}"
-        )
     return float(num_data * terms) if loss == "mean_nll" else 1.0
 
 

@@ -39,7 +39,6 @@ from pyrodrop.checks import mapped, over_tensors, shown
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import drawn_outside_torch, made_on, outside_torch, resolve, seeded
 from pyrodrop.guides.guide import Guide
-from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 from pyrodrop.prediction.agreement import called, innermost
 from pyrodrop.steps import Arguments, Call
@@ -252,7 +251,6 @@ def network_density(
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype!r}")
     dataset = Dataset.of(data)
-    check_complete(model, dataset.y, "sampling the exact posterior")
     model = copy.deepcopy(model).to(dtype)
     model.standardize(dataset)
     model.check(dataset)

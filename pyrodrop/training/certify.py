@@ -39,7 +39,7 @@ from torch import Tensor
 from pyrodrop.checks import shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import Categorical, Missing
+from pyrodrop.likelihoods import Categorical
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.priors.labels import laplace
 from pyrodrop.training.certificate import POINTS, REGIONS, Certificate, Held, Regions
@@ -65,11 +65,10 @@ def of_fit(fit: Any, refits: int, level: float, seed: int) -> Certificate:
             "certify trains again: it needs the training data and settings, which a loaded fit does not have"
         )
     x, likelihood = data.x, fit.model.likelihood
-    own = likelihood.anew() is likelihood and next(likelihood.parameters(), None) is not None
-    if own or isinstance(likelihood, Missing):
+    if likelihood.anew() is likelihood and next(likelihood.parameters(), None) is not None:
         raise ValueError(
-            "certify draws all of y and trains again from the start: leave rows with missing observations out, "
-            f"and take a likelihood of this package; got {likelihood.describe()}"
+            "certify trains again from the start, which needs a likelihood of this package; got "
+            f"{likelihood.describe()}"
         )
     rows = evenly(len(data), POINTS)
     points = data.rows(rows).x

@@ -29,7 +29,6 @@ from pyrodrop.devices import seeded
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule, keep_own_parameters
 from pyrodrop.networks.checks import check_values
@@ -85,12 +84,11 @@ class Problem:
                 raise TypeError(f"{what} must be a Pyro {what}, called as {what}(x, y); got {shown(program)}")
         (check_guide if start is None else _check_restart)(model, guide)
         check_model(autos, model)
-        missing = leaves_out_missing(model)
-        data = loader_of(data, num_data, missing=missing)
+        data = loader_of(data, num_data)
         if isinstance(data, Mapping | Keywords):
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
-            data = Dataset.of(data, missing=missing)
+            data = Dataset.of(data)
         in_place = bool(autos) or not isinstance(model, HasWeights)
         if not in_place:
             model, guide = copy.deepcopy((model, guide))

@@ -223,9 +223,7 @@ def fit_replicates(
     if isinstance(models, list | tuple) != isinstance(guides, list | tuple):
         raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
     pairs = [*zip(_each(models, count, "models"), _each(guides, count, "guides"), strict=True)]
-    sets = [
-        Dataset.of(own, missing=True) for own in _each(data, count, "data sets")
-    ]  # `Problem.of` knows if any may be
+    sets = [Dataset.of(own) for own in _each(data, count, "data sets")]
     for model, guide in {(id(model), id(guide)): (model, guide) for model, guide in pairs}.values():
         _check(model, guide)
     seeds = [settings.seed + r for r in range(count)]

@@ -22,7 +22,6 @@ from pyrodrop.devices import resolve
 from pyrodrop.failed import Failed
 from pyrodrop.files import under
 from pyrodrop.guides.sparse_dropout import SparseDropout
-from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.parts import Card, number
 from pyrodrop.prediction.agreement import check_guide, knows_sites
 from pyrodrop.prediction.posterior import Posterior
@@ -157,7 +156,7 @@ class Fit(Posterior):
         Raises:
             TypeError: the fit is of a Pyro program that is no network.
             ValueError: the fit has no training data, or no settings of its training, as after loading or `pruned`; it was
-                trained on a loader; observations may be missing; a likelihood of a class of your own has parameters; or as
+                trained on a loader; a likelihood of a class of your own has parameters; or as
                 `fit_replicates`.
 
         Example:
@@ -341,8 +340,7 @@ def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> 
         return training
     if "arguments" in fit.settings:
         return Keywords.named(data, fit.settings["arguments"], optional)
-    missing = leaves_out_missing(fit.model)
-    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
+    return read_for(data) or Dataset.of(data)
 
 
 def arguments_at(fit: Any, x: Any) -> Arguments:

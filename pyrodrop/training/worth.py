@@ -41,7 +41,6 @@ from pyrodrop.likelihoods import (
     Gaussian,
     HeteroscedasticGaussian,
     Likelihood,
-    LogNormal,
     Poisson,
     StudentT,
 )
@@ -211,9 +210,7 @@ def constant(likelihood: Likelihood, y: Tensor) -> Tensor | None:
     y = y.double()
     if _has_one_value(y):
         return None
-    if isinstance(likelihood, LogNormal):
-        density = dist.LogNormal(y.log().mean(0), y.log().std(0, correction=0)).log_prob(y)
-    elif isinstance(likelihood, Gaussian | HeteroscedasticGaussian):
+    if isinstance(likelihood, Gaussian | HeteroscedasticGaussian):
         density = dist.Normal(y.mean(0), y.std(0, correction=0)).log_prob(y)
     elif isinstance(likelihood, Bernoulli | Poisson):
         density = (dist.Bernoulli if isinstance(likelihood, Bernoulli) else dist.Poisson)(y.mean(0)).log_prob(y)

@@ -81,7 +81,6 @@ TAKES_Y: dict[str, Callable[[Any], Any]] = {
     "Prediction.log_density": lambda y: prediction().log_density(y),
     "Prediction.cdf": lambda y: prediction().cdf(y),
     "metrics.regression_scores": lambda y: metrics.regression_scores(prediction(), y),
-    "metrics.conformal": lambda y: metrics.conformal(prediction(), y),
 }
 TAKES_LABELS: dict[str, Callable[[Any], Any]] = {
     "fit": lambda y: pyrodrop.fit(classifier().model, classifier().guide, (X, y), **QUICK),
@@ -106,7 +105,7 @@ NO_X: dict[str, Any] = {
 }  # fmt: skip
 NO_Y: dict[str, Any] = {
     "y must be a tensor, a NumPy array, .*got the str 'x'": "x", "y must be .*complex64": Y + 0j,
-    "every column of y must have an observation|y must be finite; got": Y * torch.nan,
+    "y must be finite; got": Y * torch.nan,
     "y must be finite; got|inf": Y / 0,
     "y .*must have (the )?shape": Y[..., None], "y has 2 columns|y .*must have (the )?shape": torch.ones(N, 2),
     r"got (shape \[0, 1\]|8 and 0 rows)": Y[:0], "y.* (must be|needs) .*(numbers|floating).*got torch.bool": Y > 0,
@@ -117,7 +116,7 @@ NO_LABELS: dict[str, Any] = {
     "one-hot|must be labels of shape|shape of the prediction": torch.eye(3).long()[LABELS],
     "whole numbers .*got torch.float64": LABELS.double(),
     "y must be .*complex": LABELS + 0j, "0 (...|to) .*got .*-1|-1 to 1": LABELS - 1,
-    "every column of y|y must be finite|whole numbers": torch.full((N,), torch.nan),
+    "y must be finite|whole numbers": torch.full((N,), torch.nan),
 }  # fmt: skip
 
 

@@ -13,14 +13,13 @@ import torch
 from torch import nn
 
 from pyrodrop import likelihoods, models, priors
-from pyrodrop.likelihoods import Missing
 from pyrodrop.scaling import Standardize
 
 from .judge import Table, assert_refused, table
 
 ONE = dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)
 POSITIVE = dist.Exponential(torch.ones(4, 1)).to_event(1)
-DISPERSED = {"NegativeBinomial": "dispersion", "StudentT": "scale", "LogNormal": "scale"}
+DISPERSED = {"NegativeBinomial": "dispersion", "StudentT": "scale"}
 
 
 def brought(net: Any = None, **changed: Any) -> Any:
@@ -45,10 +44,6 @@ REFUSED: Table = {
     },
     "likelihoods.HeteroscedasticGaussian": [
         (lambda: likelihoods.HeteroscedasticGaussian()(torch.zeros(2, 3), Standardize()), r"output must have 2 D"),
-    ],
-    "likelihoods.Missing": [
-        (lambda: Missing(Missing(likelihoods.Gaussian())), "likelihood must be one of exact observations"),
-        (lambda: Missing(likelihoods.Gaussian(), 1.5), "value is .*a whole number.*got the float 1.5"),
     ],
     "likelihoods.shapes": [
         *(

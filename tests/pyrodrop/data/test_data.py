@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyro.distributions as dist
 import pytest
 import torch
 
 import pyrodrop
-from pyrodrop import data, guides, metrics
+from pyrodrop import data, guides
 from pyrodrop.data import Dataset
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
@@ -176,9 +175,8 @@ def test_standardisation_and_its_inverse() -> None:
 @pytest.mark.parametrize("array", [True, False], ids=["arrays", "tensors"])
 def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None:
     """All that is kept is a copy; a data set that is itself changed is no longer that of its fit."""
-    x, y, f = (normal(6, size, seed=size, dtype=torch.float64) for size in (2, 1, 3))
+    x, y = (normal(6, size, seed=size, dtype=torch.float64) for size in (2, 1))
     given = (x.numpy(), y.numpy()) if array else (x, y)
-    predicted = pyrodrop.Prediction(f[None], dist.Normal(f[None, :, :1], 1.0).to_event(1))
     model = mlp(2, 3, 1).double()
     exact, rows = guides.ExactLastLayer(model, guides.Point), data.Dataset(*given)
     exact.condition_on(x, y)
@@ -188,7 +186,6 @@ def test_what_the_caller_changes_afterwards_reaches_nothing(array: bool) -> None
         (data.Dataset({"a": given[0]}, given[1]), lambda it: it.fingerprint),
         (data.Keywords({"x": [given[0]], "y": given[1]}), lambda it: it.fingerprint),
         (Standardize(x[0], x[1].exp()), lambda it: str(it(x.new_ones(1, 2)))),
-        (metrics.conformal(predicted, given[1]), lambda it: str(it.interval(predicted, 0.5))),
         (exact, lambda it: str(it.mean())),
         (fit, lambda it: str(it.elbo(2))),
     ]

@@ -48,9 +48,6 @@ CASES = {
         lambda *args, **more: likelihoods.StudentT(5.0, *args, **more),
         lambda z, s: stats.t(5.0, 3 + 2 * z, s), lambda d: d.ppf(0.6), math.nan,
     ),
-    "LogNormal": Case(
-        likelihoods.LogNormal, lambda z, s: stats.lognorm(s, scale=mean(z)), lambda d: d.ppf(0.6), 0.0
-    ),
 }  # fmt: skip
 DISPERSED = [name for name in CASES if name not in ("Bernoulli", "Poisson")]
 
@@ -148,19 +145,6 @@ def test_every_engine_trains_alike(name: str, engine: str) -> None:
     assert bool(pyro.history.isfinite().all())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_missing_values_are_left_out(name: str) -> None:
-    """The density equals that of the observed rows."""
-    case, z = CASES[name], outputs()[None]
-    inner = (case.make(0.7) if name in DISPERSED else case.make()).double()
-    y = torch.as_tensor(case.y(case.scipy(z[0].numpy(), 0.7)))
-    gaps = y.clone()
-    gaps[::2] = math.nan
-    got = likelihoods.Missing(inner)(z, UNITS).log_prob(gaps)[0]
-    want = torch.where(gaps[:, 0].isnan(), 0.0, inner(z, UNITS).log_prob(y)[0])
-    torch.testing.assert_close(got, want)
-
-
 @pytest.mark.parametrize("name", ["Bernoulli", "Poisson", "NegativeBinomial"])
 def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
     """It lies between P(Y < y) and P(Y <= y); its mean and deciles over 20,000 counts are within five standard errors."""
@@ -178,7 +162,7 @@ def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
 
 
 def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
-    """For labels [N, 1] of any dtype, without the missing ones."""
+    """For labels [N, 1] of any dtype."""
     f = torch.randn(30, 50, 1, generator=torch.Generator().manual_seed(0))
     y = (torch.arange(50) % 3 == 0)[:, None]
     ours = metrics.classification_scores(pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize())), y.float())
@@ -188,11 +172,6 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
     assert ours == pytest.approx(theirs, rel=1e-5)
     flat = pyrodrop.Prediction(f, dist.Bernoulli(logits=f[..., 0]))
     assert metrics.classification_scores(flat, y[:, 0]) == pytest.approx(theirs, rel=1e-5), "of batch shape [T, N]"
-    gaps = y.float()
-    gaps[:20] = math.nan
-    prediction = pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize()), missing=math.nan)
-    rest = pyrodrop.Prediction(f[:, 20:], likelihoods.Bernoulli()(f[:, 20:], Standardize()))
-    assert metrics.classification_scores(prediction, gaps) == pytest.approx(metrics.classification_scores(rest, y[20:]))
     several = torch.cat([f, f], -1)
     with pytest.raises(TypeError, match=r"one label per example; .*shape \[50, 2\]"):
         metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)

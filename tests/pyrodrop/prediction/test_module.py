@@ -84,23 +84,19 @@ def test_probabilities_of_classes_and_moments_of_counts() -> None:
     mean, sd = run.module(6)(X)
     torch.testing.assert_close(mean, m.mean(0))
     torch.testing.assert_close(sd, (m.mean(0) + m.var(0, correction=0)).sqrt())
-    run = fitted(
-        small(likelihood=likelihoods.Missing(likelihoods.Bernoulli())), rows=(X, (labels[:, None] > 1).float())
-    )
+    run = fitted(small(likelihood=likelihoods.Bernoulli()), rows=(X, (labels[:, None] > 1).float()))
     torch.testing.assert_close(run.module(6)(X)[0], by_hand(run.module(6), X).sigmoid().mean(0))
 
 
 ALL = ("mean", "sd", "quantiles", "draws")  # summaries that `Prediction` has
 LIKELIHOODS: dict[str, tuple[likelihoods.Likelihood, int, tuple[str, ...]]] = {
     "heteroscedastic": (likelihoods.HeteroscedasticGaussian(), 2, ALL),
-    "log-normal": (likelihoods.LogNormal(), 1, ALL),
+    "log-normal": (likelihoods.HeteroscedasticLogNormal(), 2, ALL),
     "student": (likelihoods.StudentT(), 1, ("mean", "sd", "draws")),
     "poisson": (likelihoods.Poisson(), 1, ("mean", "sd", "draws")),
     "negative binomial": (likelihoods.NegativeBinomial(), 1, ("mean", "sd", "draws")),
     "bernoulli": (likelihoods.Bernoulli(), 1, ("mean", "sd", "probabilities", "draws")),
     "categorical": (likelihoods.Categorical(), 3, ("probabilities", "draws")),
-    "missing": (likelihoods.Missing(likelihoods.Gaussian()), 1, ALL),
-    "missing labels": (likelihoods.Missing(likelihoods.Categorical(), -1), 3, ("probabilities", "draws")),
 }
 
 

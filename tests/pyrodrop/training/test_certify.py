@@ -199,7 +199,3 @@ def test_what_cannot_be_certified_is_refused():
     fit.data = None
     with pytest.raises(ValueError, match="training data and settings"):
         fit.certify()
-    x, y = _problem()
-    model = models.MLP([1, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Missing(likelihoods.Gaussian()))
-    with pytest.raises(ValueError, match="missing observations"):
-        pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=5).certify()

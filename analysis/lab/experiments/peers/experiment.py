@@ -110,7 +110,7 @@ def of_draws(f: Any, likelihood: Likelihood, *, joint: bool = True, targets: Sta
     """A prediction from draws ``[S, N, outputs]`` of what a network passes to the likelihood, in the units of `targets`."""
     scales = likelihood.units(Standardize() if targets is None else targets)
     distribution, location = likelihood.predictive(torch.as_tensor(f).clone(), scales)
-    return Prediction(location, per_row(distribution, 2), joint=joint, missing=likelihood.missing)
+    return Prediction(location, per_row(distribution, 2), joint=joint)
 
 
 def _measured(
