@@ -17,11 +17,10 @@ are multiplied and those of the next divided, and erf units with small inputs an
 from __future__ import annotations
 
 import copy
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.models.mlp import ACTIVATIONS
 from pyrodrop.parts import Card, carded, number
 from pyrodrop.priors.infinite_width import TANH_GAIN, InfiniteWidth
-from pyrodrop.priors.labels import Mode, laplace
+from pyrodrop.priors.labels import laplace
 from pyrodrop.scaling import varies
 
 ROWS, ROWS_OF_LABELS = 2000, 500  # most rows that are used; of larger data they are drawn at random
@@ -49,7 +48,6 @@ _LOGIT = 3.0  # usual standard deviation of logits
 _APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
 _ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
-P = TypeVar("P", bound="_Process")
 _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
     torch.relu: ("relu", 1.0, "ReLU"),
     nn.functional.relu: ("relu", 1.0, "ReLU"),
@@ -172,196 +170,133 @@ def from_gp(
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most].sort().values
     x, y = copy.deepcopy(network.inputs).cpu().double()(data.x.double()[rows].cpu()), data.y[rows].cpu()
     spread, layers = _spread(x), list(network.network.layers)  # type: ignore[arg-type, union-attr]
-    found = (_of_labels if of_labels else _of_columns)(network, x / spread, y, seed)
-    prior, bias_prior = _priors(found.kernel, spread, found.unit, [layer.in_features for layer in layers])
+    if bool((y == y[0]).all()):
+        raise ValueError(f"y must vary for from_gp; got {len(y)} equal {'labels' if of_labels else 'rows'}")
+    if of_labels:
+        unit, constant = _LOGIT, float(torch.special.entr(torch.bincount(y) / len(y)).sum().neg())
+    else:
+        of_y = copy.deepcopy(network.targets).cpu().double()
+        y = of_y(y.double().reshape(len(x), -1))
+        variances = y.var(0, correction=0)
+        sizes = variances[varies(y)].sqrt()
+        if float(sizes.max()) > _APART * float(sizes.min()):
+            raise ValueError(
+                "y must have columns of similar standard deviations, as the last layer's weights have one scale: "
+                f"standardise them, data.Dataset(x, y).standardized(); got {_listed(sizes.tolist())}"
+            )
+        unit = float(variances.mean().sqrt())
+        constant = -float(((2 * math.pi * math.e * variances).clamp_min(1e-36).log() / 2 + of_y.scale.log()).sum())
+        y, units = y / unit, (unit * of_y.scale.expand(y.shape[1])).log()  # of the columns of y
+    process = _search(lambda start: _Process(network, x / spread, y, start), len(x), seed)
+    try:
+        with torch.no_grad():
+            solved = process.solved(slice(None))
+    except torch.linalg.LinAlgError:
+        raise ValueError(
+            "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
+            "with which there is none: standardise them, data.Dataset(x, y).standardized()"
+        ) from None
+    evidence, leave_one_out, noise_sd = float(solved.evidence), None, None
     likelihood: Gaussian | Categorical = Categorical()
-    if found.noise_sd is not None:
-        tau = found.noise_sd.pow(-2).tolist()
+    if not of_labels:
+        left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
+        evidence, leave_one_out = evidence - len(y) * float(units.sum()), float((left_out - units).sum(1).mean())
+        noise_sd = units.exp() * process.noise.detach()
+        tau = noise_sd.pow(-2).tolist()
         likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
+    prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
     return FittedPriors(
         model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
         prior=prior,
         bias_prior=bias_prior,
         likelihood=likelihood,
-        evidence=found.evidence,
-        leave_one_out=found.leave_one_out,
-        constant=found.constant,
-        noise_sd=found.noise_sd,
+        evidence=evidence,
+        leave_one_out=leave_one_out,
+        constant=constant,
+        noise_sd=noise_sd,
         rows=len(rows),
         of_rows=len(data),
         kernel=kernel,
     )
 
 
-class _Found(NamedTuple):
-    """The kernel that was found, the size of its functions in the units of the network, and facts of `FittedPriors`."""
-
-    kernel: InfiniteWidth
-    unit: float
-    evidence: float
-    constant: float
-    leave_one_out: float | None = None
-    noise_sd: Tensor | None = None
-
-
-def _of_columns(network: MLP, x: Tensor, y: Tensor, seed: int) -> _Found:
-    """The process of the columns of y."""
-    y_units = copy.deepcopy(network.targets).cpu().double()
-    y = y_units(y.double().reshape(len(x), -1))
-    if not bool(varies(y).any()):
-        raise ValueError(f"y must vary for from_gp; got {len(y)} equal rows")
-    sizes = y.std(0, correction=0)[varies(y)]
-    if float(sizes.max()) > _APART * float(sizes.min()):
-        raise ValueError(
-            "y must have columns of similar standard deviations, as the last layer's weights have one scale: standardise "
-            f"them, data.Dataset(x, y).standardized(); got {_listed(sizes.tolist())}"
-        )
-    unit = float(y.var(0, correction=0).mean().sqrt())
-    process = _search(functools.partial(_Process, network, x, y / unit), len(x), seed)
-    try:
-        solved = process.solved(slice(None))
-    except torch.linalg.LinAlgError:
-        raise ValueError(
-            "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
-            "with which there is none: standardise them, data.Dataset(x, y).standardized()"
-        ) from None
-    left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
-    units = (unit * y_units.scale.expand(y.shape[1])).log()  # of the columns of y
-    constant = -((2 * math.pi * math.e * y.var(0, correction=0)).clamp_min(1e-36).log() / 2 + y_units.scale.log()).sum()
-    return _Found(
-        process.kernel,
-        unit,
-        evidence=float(solved.evidence - len(y) * units.sum()),
-        constant=float(constant),
-        leave_one_out=float((left_out - units).sum(1).mean()),
-        noise_sd=units.exp() * process.noise.detach(),
-    )
-
-
-def _of_labels(network: MLP, x: Tensor, y: Tensor, seed: int) -> _Found:
-    """The process of the logits of class labels."""
-    frequencies = torch.bincount(y).double() / len(y)
-    if float(frequencies.max()) == 1:
-        raise ValueError(f"y must vary for from_gp; got {len(y)} equal labels")
-    process = _search(functools.partial(_LabelProcess, network, x, y), len(x), seed)
-    return _Found(
-        process.kernel,
-        _LOGIT,
-        process.evidence(slice(None)),
-        constant=float(torch.special.entr(frequencies).sum().neg()),
-    )
-
-
 class _Solved(NamedTuple):
-    """The evidence of some rows, with its gradients and the terms of leave-one-out."""
+    """The evidence of some rows in nats, with its gradient; for columns of y a and P, ``[N, D]``."""
 
-    evidence: Tensor  # in nats
-    solution: Tensor  # a, [N, D]
-    precision: Tensor  # P, [N, D]
-    slope: Tensor  # gradient of minus the evidence with respect to K, [N, N]
-    of_noise: Tensor  # the same with respect to the variances of the noise, [D]
+    evidence: Tensor
+    solution: Tensor
+    precision: Tensor
 
 
 class _Process(nn.Module):
-    """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation.
+    """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation; or of
+    the logits of labels y ``[N]``, which are `_LOGIT` times those functions.
 
     Args:
         start: scale of the inputs of the first hidden units at which a search starts, in multiples of the usual one.
     """
 
-    noises = True
-
     def __init__(self, network: MLP, x: Tensor, y: Tensor, start: float) -> None:
         super().__init__()
-        self.x, self.y = x, y
+        self.x, self.y, self.of_labels = x, y, isinstance(network.likelihood, Categorical)
         activation, gain, _ = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
-        hidden = len(network.network.layers) - 1  # type: ignore[arg-type, union-attr]
-        offset = float(y.mean(0).square().mean()) if self.noises else 0.0
+        *hidden, last = network.network.layers  # type: ignore[union-attr, misc]
+        self.classes: int = last.out_features  # type: ignore[assignment]
+        offset, noises = (0.0, 0) if self.of_labels else (float(y.mean(0).square().mean()), y.shape[1])
         self.kernel, usual = (
-            _kernel(activation, gain, hidden, x, offset, each * _USUAL[activation]) for each in (start, 1.0)
+            _kernel(activation, gain, len(hidden), x, offset, each * _USUAL[activation]) for each in (start, 1.0)
         )
-        noises = y.shape[1] if self.noises else 0
         self.log_noise = nn.Parameter(torch.full((noises,), math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
             self.usual = torch.cat([_log_scales(usual), self.log_noise])
         self.width = torch.full_like(self.usual, _WIDTH)
-        if hidden and self.noises:
-            self.width[x.shape[1] + hidden - 1] = _OUTPUT[activation]
+        if hidden and noises:
+            self.width[x.shape[1] + len(hidden) - 1] = _OUTPUT[activation]
 
     @property
     def noise(self) -> Tensor:
         """Standard deviations of the noise, ``[D]``."""
         return (_LEAST**2 + (2 * self.log_noise).exp()).sqrt()
 
-    def _covariance(self, rows: Tensor | slice) -> Tensor:
-        """K of these rows."""
-        return self.kernel.covariance(self.x[rows], self.x[rows])
-
-    def log_prior(self) -> Tensor:
-        """Log density of the logarithms of the scales, up to a constant."""
-        logs = torch.cat([_log_scales(self.kernel), self.log_noise])
-        return -((logs - self.usual) / self.width).square().sum() / 2
-
-    @torch.no_grad()
-    def solved(self, rows: Tensor | slice, covariance: Tensor | None = None) -> _Solved:
-        """The evidence of some rows, with its gradients and the terms of leave-one-out.
-
-        Args:
-            covariance: K of these rows; computed if None.
+    def solved(self, rows: Tensor | slice) -> _Solved:
+        """The evidence of some rows and, of columns of y, the terms of leave-one-out.
 
         Raises:
-            torch.linalg.LinAlgError: S_d is not positive definite up to rounding.
+            torch.linalg.LinAlgError: a matrix is not positive definite up to rounding.
         """
-        k = self._covariance(rows) if covariance is None else covariance
-        evidence, total, columns = k.new_zeros(()), torch.zeros_like(k), []
-        for noise, y in zip(self.noise, self.y[rows].split(1, 1), strict=True):
-            s = k.clone()
-            s.diagonal().add_(noise**2)
-            root = torch.linalg.cholesky(s)
-            inverse = torch.cholesky_inverse(root)
-            solution = inverse @ y
-            determinant = 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)
-            evidence -= ((y * solution).sum() + determinant) / 2
-            slope = (inverse - solution @ solution.T) / 2
-            total += slope
-            columns.append((solution, inverse.diagonal().clone()[:, None], slope.trace()[None]))
-        solutions, precisions, traces = zip(*columns, strict=True)
-        return _Solved(evidence, torch.cat(solutions, 1), torch.cat(precisions, 1), total, torch.cat(traces))
+        k, y = self.kernel.covariance(self.x[rows], self.x[rows]), self.y[rows]
+        if self.of_labels:
+            return _Solved(laplace(_LOGIT**2 * k, y, self.classes).evidence, k, k)
+        columns = [
+            _of_column(k + (noise**2) * torch.eye(len(k)).to(k), y_d)
+            for noise, y_d in zip(self.noise, y.T, strict=True)
+        ]
+        evidences, solutions, precisions = (torch.stack(each) for each in zip(*columns, strict=True))
+        return _Solved(evidences.sum(), solutions.T, precisions.T)
 
-    def evidence(self, rows: Tensor | slice, *, gradient: bool = False) -> float:
-        """The log evidence of some rows; with `gradient`, that of minus it is added to that of the parameters."""
-        covariance = self._covariance(rows)
-        solved = self.solved(rows, covariance.detach())
-        if gradient:
-            covariance.backward(solved.slope)
-            (self.noise.square() * solved.of_noise).sum().backward()
-        return float(solved.evidence)
-
-    def score(self, rows: Tensor) -> float:
-        """The objective of the search for these rows; minus infinity if a matrix is not positive definite."""
+    def score(self, rows: Tensor) -> Tensor:
+        """The evidence plus the log density of the scales; a constant where a matrix is not positive definite."""
         try:
-            return self.evidence(rows) + float(self.log_prior().detach())
+            evidence = self.solved(rows).evidence
         except torch.linalg.LinAlgError:
-            return -math.inf
+            return torch.tensor(-_IMPOSSIBLE)
+        logs = torch.cat([_log_scales(self.kernel), self.log_noise])
+        return evidence - ((logs - self.usual) / self.width).square().sum() / 2
 
     def search(self, rows: Tensor, iterations: int) -> None:
-        """Maximise the evidence of some rows plus the log density of the scales, by L-BFGS."""
+        """Maximise the score of some rows by L-BFGS."""
         parameters = list(self.parameters())
         best = math.inf, [p.detach().clone() for p in parameters]
 
         def closure() -> float:
             nonlocal best
             search.zero_grad()
-            try:
-                evidence = self.evidence(rows, gradient=True)
-            except torch.linalg.LinAlgError:  # the step was too long
-                return _IMPOSSIBLE
-            log_prior = self.log_prior()
-            (-log_prior).backward()
-            value = -evidence - float(log_prior.detach())
-            if value < best[0]:
-                best = value, [p.detach().clone() for p in parameters]
-            return value
+            loss = -self.score(rows)
+            if loss.requires_grad:  # or the step was too long
+                loss.backward()  # type: ignore[no-untyped-call]
+                if float(loss.detach()) < best[0]:
+                    best = float(loss.detach()), [p.detach().clone() for p in parameters]
+            return float(loss.detach())
 
         evaluations = iterations * 5 // 4
         search = torch.optim.LBFGS(
@@ -377,34 +312,25 @@ class _Process(nn.Module):
                 parameter.copy_(value)
 
 
-class _LabelProcess(_Process):
-    """The process of the logits of labels y ``[N]``, which are `_LOGIT` times those functions."""
-
-    noises = False
-
-    def __init__(self, network: MLP, x: Tensor, y: Tensor, start: float) -> None:
-        super().__init__(network, x, y, start)
-        self.classes: int = network.network.layers[-1].out_features  # type: ignore[index, union-attr, assignment]
-
-    def mode(self, rows: Tensor | slice) -> Mode:
-        return laplace(_LOGIT**2 * self._covariance(rows), self.y[rows], self.classes)
-
-    def evidence(self, rows: Tensor | slice, *, gradient: bool = False) -> float:
-        with torch.set_grad_enabled(gradient):
-            evidence = self.mode(rows).evidence
-        if gradient:
-            (-evidence).backward()
-        return float(evidence.detach())
+def _of_column(s: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """ln N(y; 0, S), with the gradient by S in closed form, S^-1 y and the diagonal of S^-1."""
+    with torch.no_grad():
+        root = torch.linalg.cholesky(s)
+        inverse = torch.cholesky_inverse(root)
+        solution = inverse @ y
+        evidence = -(y @ solution + 2 * root.diagonal().log().sum() + len(y) * math.log(2 * math.pi)) / 2
+        slope = (torch.outer(solution, solution) - inverse) / 2
+    return evidence + (slope * (s - s.detach())).sum(), solution, inverse.diagonal()
 
 
-def _search(make: Callable[[float], P], size: int, seed: int) -> P:
-    """The process with the largest evidence: from several starts on a few rows, then from the best of them on more."""
+def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process:
+    """The process with the largest score: from several starts on a few rows, then from the best of them on more."""
     order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
     few, iterations = _FIRST
     processes = [make(start) for start in _STARTS]
     for process in processes:
         process.search(order[:few], iterations)
-    best = max(processes, key=lambda process: process.score(order[: 4 * few]))
+    best = max(processes, key=lambda process: float(process.score(order[: 4 * few]).detach()))
     for rows, iterations in _STAGES:
         best.search(order[:rows], iterations)
         if rows >= size:
