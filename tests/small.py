@@ -42,6 +42,20 @@ def tokens(outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
 
 
+class Heavy(priors.Prior):
+    """w / scale ~ t(3), a prior as users write it, without a divergence in closed form."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def expand(self, *shape: int, like: Tensor | None = None) -> Any:
+        zero = torch.zeros(shape) if like is None else torch.zeros_like(like)
+        return dist.StudentT(3.0, zero, self.scale).to_event(len(shape))
+
+    def describe(self) -> str:
+        return f"Heavy(scale={self.scale:g})"
+
+
 class Counts(Likelihood):
     """y ~ Poisson(exp f), one count per example: whole numbers that name no class."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from pyrodrop.checks import public
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
-from pyrodrop.priors.heavy_tailed import Laplace, StudentT
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform
 from pyrodrop.priors.prior import Prior
 
@@ -17,10 +16,8 @@ __all__ = [
     "FittedPriors",
     "Gaussian",
     "ImproperPrior",
-    "Laplace",
     "LogUniform",
     "Prior",
-    "StudentT",
     "from_gp",
 ]
 

@@ -17,6 +17,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import CorrelatedNormal
 from pyrodrop.divergences import NoDivergence, convention, divergence
 from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal
+from tests.small import Heavy
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 LOW, HIGH = -20.0, 0.0
@@ -148,7 +149,7 @@ def test_beyond_a_bound_only_the_gradient_that_leads_back_passes(parameter: int,
 
 def test_only_the_log_uniform_prior_has_a_divergence() -> None:
     q = weights()
-    for prior in (priors.Gaussian(), priors.ARD("input"), priors.Laplace()):
+    for prior in (priors.Gaussian(), priors.ARD("input"), Heavy()):
         with pytest.raises(NoDivergence, match="no density over weights.*priors.LogUniform"):
             divergence(q, prior.expand(3, len(NOISE)), q.sample)
     p = priors.LogUniform().expand(3, len(NOISE))

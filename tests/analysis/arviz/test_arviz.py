@@ -17,6 +17,7 @@ import xarray as xr
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from tests.small import Heavy
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 GROUPS = {
@@ -130,7 +131,7 @@ def test_no_density_is_made_up(small: Any, make: Any, prior: Any, said: str) -> 
     ("make", "prior"),
     [
         (lambda m: guides.BernoulliDropout(m, 0.1, theta=0.1), priors.Gaussian()),
-        (lambda m: guides.LowRank(m, 2), priors.Laplace(1.0)),
+        (lambda m: guides.LowRank(m, 2), Heavy()),
         (guides.MeanField, priors.ARD("weight", dist.HalfCauchy(1.0))),
         (guides.ARDDropout, priors.ARD("input", dist.InverseGamma(1.0, 0.1))),
         (lambda m: guides.Ensemble(m, guides.MeanField, 3), priors.Gaussian()),

@@ -112,8 +112,8 @@ def test_tanh_is_refused_or_openly_approximated() -> None:
     ("build", "error", "message"),
     [
         (lambda: mlp(activation="gelu"), ValueError, "must be relu, erf, or tanh with tanh_as_erf=True; got gelu"),
-        (lambda: mlp(prior=priors.Laplace(1.0)), TypeError, "the prior of 'layers.0.weight' is Laplace"),
-        (lambda: mlp(bias_prior=priors.Laplace(1.0)), TypeError, "the prior of 'layers.0.bias' is Laplace"),
+        (lambda: mlp(prior=priors.ARD()), TypeError, "the prior of 'layers.0.weight' is ARD"),
+        (lambda: mlp(bias_prior=priors.ARD()), TypeError, "the prior of 'layers.0.bias' is ARD"),
         (
             lambda: mlp(likelihood=likelihoods.HeteroscedasticGaussian()),
             TypeError,

@@ -21,6 +21,7 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
+from tests.small import Heavy
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -45,8 +46,8 @@ CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "Gaussian prior": lambda: (mlp(), (X, Y)),
     "ARD": lambda: (mlp(priors.ARD("input", dist.InverseGamma(2.0, 0.5))), (X, Y)),
     "heavy tails": lambda: (mlp(priors.ARD("weight", dist.HalfCauchy(0.3)), bias_prior=None), (X, Y)),
-    "Categorical": lambda: (mlp(priors.Laplace(), likelihoods.Categorical(), 3), (X, LABELS)),
-    "heteroscedastic": lambda: (mlp(priors.StudentT(), likelihoods.HeteroscedasticGaussian(), 2), (X, Y)),
+    "Categorical": lambda: (mlp(Heavy(), likelihoods.Categorical(), 3), (X, LABELS)),
+    "heteroscedastic": lambda: (mlp(Heavy(), likelihoods.HeteroscedasticGaussian(), 2), (X, Y)),
     "standardised": lambda: (
         mlp(likelihood=likelihoods.Gaussian(0.1)),
         data.Dataset(3 + 2 * X, Y).standardized(),
@@ -295,7 +296,10 @@ class _Improper(priors.Gaussian):
         (lambda: mlp(bias_prior=_Improper()), "'layers.0.bias' is improper"),
         (lambda: mlp(priors.ARD()), "ARD without a hyperprior cannot be sampled"),
         (lambda: mlp(_Counts()), "'layers.0.weight' has a Poisson distribution, which is discrete"),
-        (lambda: mlp(_WithinScale()), "the support of 'layers.0.weight' depends on other latent sites"),
+        (
+            lambda: mlp(_WithinScale("weight", dist.HalfCauchy(0.3))),
+            "the support of 'layers.0.weight' depends on other latent sites",
+        ),
         (lambda: mlp(likelihood=_Noisy()), "may differ from call to call"),
         (lambda: mlp(outputs=2), "y has 1 columns"),
     ],
