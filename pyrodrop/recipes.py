@@ -54,7 +54,6 @@ from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.columns import read_frame
 from pyrodrop.guides import BernoulliDropout
-from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import (
     Categorical,
     Gaussian,
@@ -66,10 +65,9 @@ from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, WideAndDeep
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
-from pyrodrop.priors.fitted import FittedPriors
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
-from pyrodrop.training.fit import by_default, fit, settings_for, standardised
+from pyrodrop.training.fit import fit, standardised
 from pyrodrop.training.reasons import TRIAL, collected, say
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
@@ -262,12 +260,11 @@ class Recipe(Described):
             [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
         ]
         if not lines:
-            densities = [
-                torch.cat([p.log_density(data.y).double().cpu() for p, data in zip(each, held_out, strict=True)])
+            weights, _ = stacked([
+                Component.of_density([p.log_density(data.y) for p, data in zip(each, held_out, strict=True)])
                 for each in predicted
-            ]
-            weights = stacked_densities(torch.stack(densities))
-            return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
+            ])  # fmt: skip
+            return _joined(groups, weights, runs.failed), 0.0
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -295,7 +292,7 @@ class Recipe(Described):
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
-        if not self.data.y.is_floating_point() or len(self.data) < 3 * _FEWEST:
+        if len(self.data) < 3 * _FEWEST:
             return 0.0
         means = [torch.cat([p.mean.double().cpu() for p in each]) for each in predicted]
         shares = weights[: len(means)] / weights[: len(means)].sum()
@@ -418,22 +415,19 @@ class Curve(Described):
     """What `curve` chooses for a data set.
 
     Attributes:
-        data: the data set, with its standardisation.
-        priors: the network with priors and noise that fit the data, as of `priors.from_gp`.
-        guide: its posterior before training.
+        data: the data set.
+        model: the network, whose priors and noise are chosen by `fit`.
     """
 
     data: Dataset
-    priors: FittedPriors
-    guide: Guide
+    model: MLP
 
     def fit(self, steps: int | None = None, *, progress: bool | None = None, **options: Unpack[TrainingOptions]) -> Fit:
         """Train it, by 3,000 steps (200 of class labels) with lr 0.01 unless others are given; see `pyrodrop.fit`."""
-        steps, chosen = settings_for(self.guide, steps, options)
-        return fit(self.priors.model, self.guide, self.data, steps=steps, progress=progress, **chosen)
+        return fit(self.model, self.data, steps=steps, progress=progress, **options)
 
     def describe(self) -> str:
-        return f"Curve({self.priors.model.describe()}, {self.guide.describe()}, {len(self.data)} rows)"
+        return f"Curve({self.model.describe()}, {len(self.data)} rows)"
 
 
 def curve(
@@ -457,7 +451,7 @@ def curve(
         seed: of the initial weights.
 
     Raises:
-        TypeError, ValueError: as `regressor` and `priors.from_gp`; there are more than 2,000 rows.
+        TypeError, ValueError: as `regressor`; `Curve.fit`: as `priors.from_gp`, or there are more than 2,000 rows.
 
     Example:
         >>> import torch, pyrodrop
@@ -478,8 +472,7 @@ def curve(
     widths = [data.x.shape[1], *counts(hidden, "hidden", "the numbers of units of the hidden layers"), outputs]
     noise: Likelihood = Gaussian() if real else Categorical()
     model = MLP(widths, activation, prior=GaussianPrior(), likelihood=noise, seed=seed)
-    fitted, guide, data = by_default(model, data.with_values(y=y), checked_seed(seed))
-    return Curve(data, fitted, guide)
+    return Curve(data.with_values(y=y), model)
 
 
 def _classes(data: Dataset) -> tuple[Any, ...]:
@@ -682,10 +675,12 @@ def ridge(x: Tensor, y: Tensor) -> Line:
 
 
 class Component(NamedTuple):
-    """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``."""
+    """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``, T = 0 of labels, and
+    what the log density has besides, ``[n]``."""
 
     off: Tensor
     variance: Tensor
+    besides: Tensor | float = 0.0
 
     @classmethod
     def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> Component:
@@ -693,11 +688,17 @@ class Component(NamedTuple):
         off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
         return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
 
+    @classmethod
+    def of_density(cls, logs: Sequence[Tensor]) -> Component:
+        """The component with these log densities of every part k, which no factor changes."""
+        besides = torch.cat([part.double().cpu() for part in logs])
+        return cls(*besides.new_empty(2, 1, len(besides), 0), besides)
+
     def density(self, factor: Tensor) -> Tensor:
         """The log density of every draw, ``[S, n]``, less ln S."""
         variance = factor * self.variance
         logs = (self.off / variance + (2 * math.pi * variance).log()).sum(-1) / -2
-        return logs - math.log(len(self.off))
+        return logs + self.besides - math.log(len(self.off))
 
 
 def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
@@ -722,11 +723,3 @@ def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
         if float((torch.cat([weights[:, None], factors.log()], 1) - before).abs().max()) < 1e-4:
             break
     return weights, factors
-
-
-def stacked_densities(logs: Tensor) -> Tensor:
-    """The weights ``[C]`` as in `stacked`, for components with fixed log densities ``[C, n]`` and no factors."""
-    weights = torch.full((len(logs),), 1 / len(logs), dtype=torch.float64)
-    for _ in range(_ROUNDS):
-        weights = ((logs + weights.log()[:, None]).softmax(0).sum(1) + 1) / (logs.shape[1] + len(logs))
-    return weights

@@ -49,7 +49,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (50,),
+        hidden_layer_sizes: Sequence[int] | None = None,
         *,
         posterior: Callable[..., Any] | None = None,
         members: int = 5,
@@ -81,8 +81,11 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
     def _chosen(self) -> dict[str, Any]:
         """The arguments of a recipe."""
-        hidden = counts(self.hidden_layer_sizes, "hidden_layer_sizes", "the numbers of units of the hidden layers")
-        return {"posterior": recipes.dropout if self.posterior is None else self.posterior, "hidden": hidden}
+        options = {} if self.posterior is None else {"posterior": self.posterior}
+        if self.hidden_layer_sizes is not None:
+            what = "the numbers of units of the hidden layers"
+            options["hidden"] = counts(self.hidden_layer_sizes, "hidden_layer_sizes", what)
+        return options
 
     def prediction(self, X: Any, draws: int | None = None) -> Prediction:
         """The draws of the functions and the distribution of y at the rows X ``[n, D]``, for densities and all scores.
@@ -144,7 +147,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     If training may not have converged, it emits a ``ConvergenceWarning`` of scikit-learn.
 
     Args:
-        hidden_layer_sizes: numbers of units of the hidden layers.
+        hidden_layer_sizes: numbers of units of the hidden layers; None for those of `recipes.regressor`, (64, 64), or of
+            `recipes.classifier`, (50,).
         posterior: function from model to guide for the posterior of each network, such as `pyrodrop.guides.MeanField`, or
             `pyrodrop.guides.Point` for an ensemble of point estimates; None for dropout of 1 % of the hidden units.
         members: number of networks for each of two priors, each trained without another part of the rows
@@ -172,27 +176,6 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         >>> mean.shape, sd.shape, model.predict(X[:4], quantiles=(0.05, 0.95))[1].shape
         ((4,), (4,), (4, 2))
     """
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (64, 64),
-        *,
-        posterior: Callable[..., Any] | None = None,
-        members: int = 5,
-        groups: str | None = "auto",
-        max_steps: int | None = None,
-        draws: int = 200,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            hidden_layer_sizes,
-            posterior=posterior,
-            members=members,
-            groups=groups,
-            max_steps=max_steps,
-            draws=draws,
-            random_state=random_state,
-        )
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X ``[n, D]``, an array of numbers or a data frame, with or without gaps, and y ``[n]`` or ``[n, T]``.

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
 from pyrodrop import metrics, recipes
-from pyrodrop.recipes import Component, _divided, ridge, stacked, stacked_densities
+from pyrodrop.recipes import Component, _divided, ridge, stacked
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
@@ -172,7 +172,7 @@ def test_weights_and_factors_maximise_the_density_of_rows_that_were_left_out(col
 
 def test_weights_of_densities_maximise_their_mixture() -> None:
     logs = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).double()
-    weights = stacked_densities(logs)
+    weights, _ = stacked([Component.of_density(each.split(20)) for each in logs])
 
     def at(weights: Tensor) -> float:
         return float((weights @ logs.exp()).log().sum() + weights.log().sum())

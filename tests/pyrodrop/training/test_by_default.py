@@ -95,7 +95,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "no steps": (lambda: pyrodrop.fit(mlp(), guides.Point(mlp()), ROWS), TypeError, "steps is the number .*got None"),
     "a program": (lambda: pyrodrop.fit(lambda x, y: None, ROWS), TypeError, "guide must be given.*got a function"),
     "counts": (lambda: pyrodrop.fit(mlp(likelihoods.Poisson()), ROWS), TypeError, "guide must be given"),
-    "many rows": (lambda: recipes.curve((torch.rand(2001, 1), torch.rand(2001))), ValueError, "got 2,001 rows"),
+    "many rows": (lambda: recipes.curve((torch.rand(2001, 1), torch.rand(2001))).fit(), ValueError, "got 2,001 rows"),
     "an image": (lambda: recipes.curve((torch.rand(20, 3, 4, 4), torch.rand(20))), TypeError, "table of real numbers"),
     "nan": (lambda: recipes.curve((ROWS.x, ROWS.y * math.nan)), ValueError, "got 10 NaN"),
     "counts as labels": (
