@@ -18,10 +18,10 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling import Sampled
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, Problem
-from pyrodrop.zoo.trained import THRESHOLD, Trained, as_loaded, predicted, prunes, untrained
+from pyrodrop.zoo.trained import THRESHOLD, Trained, as_loaded, prunes, untrained
 
 POINTS, STRETCHES = 10, 100
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
@@ -64,6 +64,12 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {"zoo": {"name": entry.name, "result": dict(result), "data": described}}
     return Stored(tensors, {**stored.about, **about}).write(path, kind="replicates")
+
+
+def predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
+    """Mean and standard deviation of 100 draws of f at x, ``[N, D]``, in double precision."""
+    f = trained.predict(x, 100, seed=0).f.double().cpu()
+    return {"mean": f.mean(0), "sd": f.std(0)}
 
 
 def save_sampled(path: Path, problem: Problem, sampled: Sampled | Fit, x: Tensor, result: Mapping[str, Any]) -> Path:

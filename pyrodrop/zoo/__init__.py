@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
 import re
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 
 from pyrodrop import checks
 from pyrodrop.checks import known, public
-from pyrodrop.devices import resolve
 from pyrodrop.zoo import trained
 from pyrodrop.zoo.entries import ENTRIES
 from pyrodrop.zoo.entry import Entry
@@ -21,8 +19,6 @@ from pyrodrop.zoo.trained import Trained
 
 __all__ = ["ENTRIES", "PROBLEMS", "SOURCES", "Entry", "Problem", "cite", "entry", "load", "names"]
 public(__name__, __all__)
-
-_log = logging.getLogger("pyrodrop")
 
 
 def names(pattern: str = "*", *, loads: bool = False) -> list[str]:
@@ -74,9 +70,6 @@ def entry(name: str) -> Entry:
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     """The trained posterior of an entry, or draws of an exact posterior. Both predict without reading data.
 
-    Its predictions on the CPU, 100 draws at ten points, are compared with those in the file, for all splits together. The
-    log warns if they differ by more than rounding, as with a version of PyTorch that computes something else.
-
     A file is sought in the folder that the environment variable ``PYRODROP_ZOO`` names, then in this package. Most of the
     large ones are not installed but files of the release: they are downloaded once, from the address that ``PYRODROP_ZOO``
     names or from the release, and checked by their hash. Nothing in a file is run as code. ``settings["zoo"]`` of each fit
@@ -101,16 +94,7 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
         >>> len(many), many[0].predict(many[0].model.inputs.loc[None], 50).f.shape
         (20, torch.Size([50, 1, 1]))
     """
-    of, path = _named(name), trained.pull(name)
-    loaded = trained.restore(of, path, "cpu")
-    apart = trained.difference(loaded, path)
-    if not apart <= trained.TOLERANCE:
-        _log.warning(
-            "%s predicts something else than when %s was written: mean and standard deviation at its points are up to %.1g "
-            "of the largest value apart, with torch %s here; its scores may not be those of this posterior",
-            name, path.name, apart, torch.__version__,
-        )  # fmt: skip
-    return loaded if resolve(device).type == "cpu" else trained.restore(of, path, device)
+    return trained.restore(_named(name), trained.pull(name), device)
 
 
 def _named(name: str) -> Entry | Problem:
