@@ -68,7 +68,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit, standardised
-from pyrodrop.training.reasons import TRIAL, collected, say
+from pyrodrop.training.reasons import collected, say
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.training.settings import TrainingOptions
@@ -83,7 +83,6 @@ dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.01, mask_in
 _HIDDEN, _HIDDEN_OF_CLASSES, _BATCH, _LR, _DRAWS = (64, 64), (50,), 128, 1e-2, 10
 _STEPS, _MOST_STEPS, _EPOCHS = 1000, 3000, 20  # one more for every row, and as many epochs if these are more
 _MOST_ROWS = 5000  # of a line and of each part that is left out
-_SCORED, _FEW_DRAWS = 20_000, 5  # training rows, and draws of each network, of which R2 is computed
 _FEWEST, _PARTS, _MEMBERS = 10, 5, 5
 _OF_Y, _OF_LOGITS = ((1.0, 2.0), (3.0, 3.0)), ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0))  # r, t
 _MOST_CLASSES = 10  # of whole numbers that `curve` takes for labels
@@ -183,7 +182,6 @@ class Recipe(Described):
                     relation,
                 )
                 mixed, _ = self._trained(settings, members, blocks, series=True)
-        self._warn_of_negative_r2(mixed, settings["steps"])
         return mixed
 
     def _blocks(self, members: int) -> list[int]:
@@ -301,16 +299,6 @@ class Recipe(Described):
         off = y[rows] - sum(share * mean for share, mean in zip(shares, means, strict=True))
         large = off.square().mean(0).sqrt() > _EXPLAINED * y.std(0, correction=0)
         return max((related(column, rows) for column, some in zip(off.T, large, strict=True) if some), default=0.0)
-
-    def _warn_of_negative_r2(self, run: Replicates, steps: int) -> None:
-        """Warn if R2 of the training rows is below 0: then the mean of y predicts them better than the networks."""
-        if steps < TRIAL or not self.data.y.is_floating_point():
-            return
-        data = self.data.rows(torch.linspace(0, len(self.data) - 1, min(len(self.data), _SCORED)).long())
-        y, mean = data.y.double().cpu(), run.predict(data.x, _FEW_DRAWS * len(run), seed=0).mean.double().cpu()
-        r2 = 1 - float(((y - mean) / y.std(0, correction=0)).square().mean())
-        if not r2 >= 0:
-            say(f"R2 of the training rows is {r2:.3g}: the mean of y predicts them better than these networks do")
 
 
 def regressor(

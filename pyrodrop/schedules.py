@@ -1,7 +1,6 @@
 """Schedules of the weight of the KL divergence (by epoch) and of the learning rate (by step), for training.
 
     linear      (epoch - after) / epochs in [0, 1], for start 0    fit(kl_weight=...)      Molchanov, Ashukha & Vetrov (2017)
-    staircase   increment (floor(epoch) + 1), at most 1            fit(kl_weight=...)      Mittov's slides, 0.02 per epoch
     cosine      (1 + cos(pi step / steps)) / 2                     fit(lr_schedule=...)    Loshchilov & Hutter (2017), SGDR
 
 Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractional) number of completed epochs for
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 from pyrodrop.checks import count, public, real
 
-__all__ = ["KLSchedule", "LRSchedule", "cosine", "linear", "staircase"]
+__all__ = ["KLSchedule", "LRSchedule", "cosine", "linear"]
 public(__name__, __all__)
 
 
@@ -62,24 +61,6 @@ class linear(KLSchedule):  # noqa: N801 - as in `torch.optim`'s functions
 
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
-
-
-@dataclass(frozen=True)
-class staircase(KLSchedule):  # noqa: N801
-    """A weight of the KL divergence that is `increment` in the first epoch and grows by it every epoch, up to 1.
-
-    Raises:
-        ValueError: `increment` is outside (0, 1].
-        TypeError: it is no real number.
-    """
-
-    increment: float = 0.02
-
-    def __post_init__(self) -> None:
-        real(self.increment, "increment", "the growth of the weight per epoch", above=0, most=1)
-
-    def __call__(self, epoch: float) -> float:
-        return min(1.0, self.increment * (math.floor(epoch) + 1))
 
 
 @dataclass(frozen=True)

@@ -454,7 +454,7 @@ class Recipe(NamedTuple):
     spread: float
     reach: float
     cut: float | None
-    kl_weight: schedules.KLSchedule
+    kl_weight: Callable[[float], float]
     decay: tuple[Callable[..., float], Callable[..., float]]
     lr: float | Callable[[str], float] = 1e-3
 
@@ -466,7 +466,7 @@ RECIPES = {
     ),
     "deepbayes2019": Recipe(
         "Deep|Bayes (2019), exercise on sparse variational dropout", ("sparse", "ard"), 100, 0.02, 10.0, None,
-        schedules.staircase(0.02), (stairs, stairs),
+        networks.weight_by_epoch, (stairs, stairs),
     ),
     "neklyudov2017": Recipe(
         "Neklyudov, Molchanov, Ashukha & Vetrov (2017), table 1", ("log-normal",), 150, 0.02, math.inf, None,

@@ -65,6 +65,11 @@ def stairs(step: int, *, steps: int) -> float:
     return float(0.2 ** sum(step / steps >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
 
 
+def weight_by_epoch(epoch: float) -> float:
+    """Weight of the KL divergence: 0.02 more in every epoch, up to 1."""
+    return min(1.0, 0.02 * (math.floor(epoch) + 1))
+
+
 def over(factor: Callable[..., float]) -> Callable[[int], Callable[[int], float]]:
     """Makes the schedule with this factor for a number of steps."""
     return lambda steps: partial(factor, steps=steps)

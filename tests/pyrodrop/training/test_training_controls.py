@@ -17,6 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.training.elbo import elbo_terms
 from pyrodrop.training.settings import Settings, TrainingOptions
+from pyrodrop.zoo.networks import weight_by_epoch
 
 X, Y = torch.linspace(-1, 1, 12)[:, None], torch.linspace(-1, 1, 12)[:, None] ** 2
 
@@ -64,11 +65,9 @@ def test_schedules() -> None:
     assert [schedules.linear(4)(e) for e in (0, 2, 4, 9)] == [0, 0.5, 1, 1]
     assert [schedules.linear(4, start=0.5)(e) for e in (0, 2)] == [0.5, 0.75]
     assert [schedules.linear(15, after=5)(e) for e in (0, 5, 12.5, 20, 30)] == [0, 0, 0.5, 1, 1]
-    assert [schedules.staircase(0.02)(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
+    assert [weight_by_epoch(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
     with pytest.raises(ValueError, match="epochs"):
         schedules.linear(0)
-    with pytest.raises(ValueError, match="increment"):
-        schedules.staircase(0.0)
 
 
 @pytest.mark.parametrize(("batch_size", "steps", "looks"), [(5, 10, 3), (12, 3, 3)])
@@ -108,9 +107,7 @@ def test_arguments_of_another_name(arguments: dict[str, Any], words: str) -> Non
         pyrodrop.fit(model, guide, (X, Y), steps=1, **arguments)
 
 
-@pytest.mark.parametrize(
-    "schedule", [schedules.linear(4, start=0.5, after=1), schedules.staircase(0.3), schedules.cosine(8)]
-)
+@pytest.mark.parametrize("schedule", [schedules.linear(4, start=0.5, after=1), schedules.cosine(8)])
 def test_a_schedule_can_be_sent_to_a_process(schedule: Any) -> None:
     sent = pickle.loads(pickle.dumps(schedule))
     assert sent == schedule
