@@ -125,6 +125,8 @@ def test_calls_that_are_refused() -> None:
     df = frame()
     with pytest.raises(TypeError, match="target must name the column of y of a data frame"):
         recipes.regressor(df)
+    with pytest.raises(ValueError, match="target must be finite; got 1 NaN"):
+        recipes.regressor(df.assign(y=df["y"].where(df.index != 3)), target="y")
     with pytest.raises(TypeError, match="target names a column of a data frame; got the str 'y' for a tuple"):
         recipes.classifier((torch.randn(20, 2), torch.arange(20) % 2), target="y")
     inputs = df.drop(columns="y")
