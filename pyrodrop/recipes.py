@@ -680,7 +680,8 @@ class Component(NamedTuple):
     def of_density(cls, logs: Sequence[Tensor]) -> Component:
         """The component with these log densities of every part k, which no factor changes."""
         besides = torch.cat([part.double().cpu() for part in logs])
-        return cls(*besides.new_empty(2, 1, len(besides), 0), besides)
+        empty = besides.new_empty(1, len(besides), 0)
+        return cls(empty, empty, besides)
 
     def density(self, factor: Tensor) -> Tensor:
         """The log density of every draw, ``[S, n]``, less ln S."""

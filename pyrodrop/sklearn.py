@@ -81,7 +81,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
     def _chosen(self) -> dict[str, Any]:
         """The arguments of a recipe."""
-        options = {} if self.posterior is None else {"posterior": self.posterior}
+        options: dict[str, Any] = {} if self.posterior is None else {"posterior": self.posterior}
         if self.hidden_layer_sizes is not None:
             what = "the numbers of units of the hidden layers"
             options["hidden"] = counts(self.hidden_layer_sizes, "hidden_layer_sizes", what)
