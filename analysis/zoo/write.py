@@ -18,7 +18,7 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling import Sampled
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, Problem
 from pyrodrop.zoo.trained import THRESHOLD, Trained, as_loaded, predicted, prunes, untrained
