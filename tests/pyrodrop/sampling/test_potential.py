@@ -297,8 +297,8 @@ class _Improper(priors.Gaussian):
         (lambda: mlp(priors.ARD()), "ARD without a hyperprior cannot be sampled"),
         (lambda: mlp(_Counts()), "'layers.0.weight' has a Poisson distribution, which is discrete"),
         (
-            lambda: mlp(_WithinScale("weight", dist.HalfCauchy(0.3))),
-            "the support of 'layers.0.weight' depends on other latent sites",
+            lambda: mlp(_WithinScale("weight", dist.HalfCauchy(1.0))),
+            "the support of .layers.0.weight. depends",
         ),
         (lambda: mlp(likelihood=_Noisy()), "may differ from call to call"),
         (lambda: mlp(outputs=2), "y has 1 columns"),
