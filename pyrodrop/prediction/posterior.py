@@ -115,7 +115,7 @@ class Posterior(ABC):
             seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any
                 x.
             certified: whether bands are widened, or narrowed, by the factors that `certify` found.
-            sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
+            sites: names of the sites of a program to return; None for all. Where the guide has them all, the model is not called.
 
         Returns:
             A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from
