@@ -70,7 +70,7 @@ class Posterior(ABC):
     @property
     def fingerprint(self) -> str | None:
         """The fingerprint of the data, also after loading; None if it was not recorded, as for a loader."""
-        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
+        return self.settings.get("data_fingerprint", getattr(self.data, "fingerprint", None))
 
     @overload
     def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., certified: bool = ...) -> Prediction: ...
@@ -115,7 +115,8 @@ class Posterior(ABC):
             seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any
                 x.
             certified: whether bands are widened, or narrowed, by the factors that `certify` found.
-            sites: names of the sites of a program to return; None for all. Where the guide has them all, the model is not called.
+            sites: names of the sites of a program to return; None for all. With sites of the guide alone, the model
+                is not called.
 
         Returns:
             A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from

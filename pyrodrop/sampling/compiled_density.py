@@ -26,7 +26,7 @@ from torch import Tensor, fx
 
 from pyrodrop.arrays import near
 from pyrodrop.checks import EngineName as Name
-from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
+from pyrodrop.compiled import Program, Untraceable, calling, first_that_works, pure
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.tuning import Metric
@@ -46,8 +46,6 @@ _NOT_PYROS = (
 _NEARER = 0.9  # draw number n to compare is scaled by this to the power n
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
 _MOST_OPERATIONS = 1500  # of an energy and its gradient, to compile them unasked
-_REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
-_CARRIED = (2, 3, 1)  # the results of a step that are q, p and dU/dq of the next one
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -110,13 +108,13 @@ class CompiledDensity:
         blocks = []
         with torch.no_grad():
             for chains in zip(q.split(self.block), p.split(self.block), gradient.split(self.block), strict=True):
-                blocks.append([tensor.clone() for tensor in self._steps(*chains, size, *shared, times=steps)])
+                blocks.append(self._steps(*chains, size, *shared, times=steps))
         return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q ``[C, D]``, from steps that do not move."""
         with torch.no_grad():
-            each = [[value.clone() for value in self._steps(rows, *self._still)[:2]] for rows in q.split(self.block)]
+            each = [self._steps(rows, *self._still)[:2] for rows in q.split(self.block)]
         energies, gradients = zip(*each, strict=True)
         return torch.cat(energies), torch.cat(gradients)
 
@@ -142,15 +140,11 @@ class CompiledDensity:
         return ~(energy.isfinite() & gradient.isfinite().all(1))
 
     def _steps(self, *tensors: Tensor, times: int = 1) -> Sequence[Tensor]:
-        """The results of the last of `times` steps of a block, which must be contiguous.
-
-        On a GPU, the next call overwrites the results of `_CARRIED`.
-        """
-        if isinstance(self._program, Replayed):
-            return self._program(*tensors, times=times)
+        """The results of the last of `times` steps of a block, which must be contiguous."""
         results = self._program(*tensors)
         for _ in range(times - 1):
-            results = self._program(*(results[position] for position in _CARRIED), *tensors[len(_CARRIED) :])
+            _, gradient, q, p = results
+            results = self._program(q, p, gradient, *tensors[3:])
         return results
 
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
@@ -193,11 +187,6 @@ class CompiledDensity:
         else:
             code = f"{[site.shape for site in density.sites.values()]} {_source()}"
             self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled", code=code)
-            if density.device.type in _REPLAY:
-                try:
-                    self._program = Replayed(self._program, inputs, _CARRIED)
-                except RuntimeError as error:
-                    _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
         try:
             ours = self.energies(torch.stack([q for q, *_ in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises

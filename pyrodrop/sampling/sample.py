@@ -47,15 +47,11 @@ def sample(
     chains: Annotated[int, Count("the number of chains", least=4)] = 64,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
     tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 250,
-    target_acceptance: Annotated[
-        float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
-    ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     energy_variance: Annotated[
         float, Real("the mean square of energy's change in a microcanonical step, per dimension", above=0)
     ]
     | None = None,
-    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
     device: str | torch.device = "auto",
@@ -92,14 +88,12 @@ def sample(
         chains: number of chains, at least 4, since each learns from the others; from 16 on, tuning works well.
         draws: number of draws to keep of each chain after tuning, at least 4.
         tune: transitions of tuning.
-        target_acceptance: target for the harmonic mean over chains of the acceptance probability.
         max_steps: the largest number of leapfrog steps of a trajectory.
         energy_variance: None for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
             so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
             0.1. From trained weights as `start`, they move where the steps of Hamiltonian chains are tiny, as in networks
             of several layers (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1). It is the target for the
             mean square of the change of energy in a step, per latent number, of which there must be at least 2.
-        likelihood_power: power of the likelihood; 1 for the posterior.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
         engine: ``compiled`` by TorchInductor, a ``traced`` graph, ``pyro``, whose handlers run in every call, or ``auto``
@@ -141,12 +135,10 @@ def sample(
         density: Density
         if isinstance(model, NetworkModel):
             place, dataset = resolve(device), Dataset.of(data)
-            density = network_density(copy.deepcopy(model).to(place), dataset, dtype, likelihood_power)
+            density = network_density(copy.deepcopy(model).to(place), dataset, dtype)
         else:
-            if start is not None or likelihood_power != 1 or dtype is not None:
-                raise TypeError(
-                    "start, likelihood_power and dtype are for models of pyrodrop.models, not for other programs"
-                )
+            if start is not None or dtype is not None:
+                raise TypeError("start and dtype are for models of pyrodrop.models, not for other programs")
             stack.enter_context(still(model))
             density = program_density(model, data, device)
         need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))
@@ -163,18 +155,15 @@ def sample(
         with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
             q = compiled.from_prior(generator) if runs is None else from_runs(compiled, runs, generator)
             hmc = (
-                HMC(compiled, q, generator, tune, target_acceptance=target_acceptance, max_steps=max_steps)
+                HMC(compiled, q, generator, tune, max_steps=max_steps)
                 if energy_variance is None
                 else MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
             )
             q, stats, seconds = hmc.run(draws, bar)
         settings: dict[str, Any] = {
-            **(
-                {"kernel": "hmc"}
-                if energy_variance is None
-                else {"kernel": "mclmc", "energy_variance": energy_variance}
-            ),
-            **{"chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
+            "kernel": "hmc" if energy_variance is None else "mclmc",
+            **({} if energy_variance is None else {"energy_variance": energy_variance}),
+            **{"chains": chains, "draws": draws, "tune": tune},
             **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
             "dtype": str(density.dtype).removeprefix("torch."),
             "engine": compiled.engine,
@@ -185,8 +174,7 @@ def sample(
         }
         samples = density.constrained(q)
     if isinstance(model, NetworkModel):
-        settings |= {"likelihood_power": float(likelihood_power), "device": place.type}
-        settings |= {"num_data": len(dataset), "data_fingerprint": dataset.fingerprint}
+        settings |= {"device": place.type, "num_data": len(dataset), "data_fingerprint": dataset.fingerprint}
         settings |= {} if dataset.columns is None else {"columns": dataset.columns.words()}
         sampled = Sampled(density.model, samples, stats, dataset, settings, place)
     else:

@@ -162,8 +162,8 @@ def drawn_anew(model: Any, of_guide: Any, arguments: Arguments) -> Any:
         trace = traced("model", poutine.replay(_Anew()(model), trace=of_guide), arguments)
     if stay.sites and not any(_is_drawn(node) and name not in of_guide for name, node in trace.nodes.items()):
         raise Undrawable(
-            f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, to be "
-            "drawn anew: pass the observations as obs= in the program"
+            f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, to "
+            "be drawn anew: pass the observations as obs= in the program"
         )
     return trace
 

@@ -57,7 +57,6 @@ TAKES_DATA: dict[str, Callable[[Any], Any]] = {
     "gp.GaussianProcess.log_density": lambda data: process().log_density(data),
 }
 MORE_DATA: dict[str, Callable[[Any], Any]] = {
-    "Sampled.diagnostics": lambda data: sampled().diagnostics(data=data),
     "analysis.kfold": lambda data: analysis.kfold(mlp(), guides.Point(mlp()), data, k=2, steps=1, num_samples=2),
     "data.Dataset.of": Dataset.of,
     "recipes.regressor": lambda data: pyrodrop.recipes.regressor(data),

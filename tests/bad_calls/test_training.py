@@ -155,7 +155,6 @@ REFUSED: Table = {
         (lambda: pyrodrop.sample(guides.Point(mlp()), (X, Y)), "model must be a model of pyrodrop.models or"),
         (lambda: pyrodrop.sample(mlp(), (X, Y), dtype="float32"), "dtype must be torch.float32, torch.float64 or None"),  # type: ignore[arg-type]
         (lambda: sampled().thinned(17), "num_samples is .* from 4 to 16; got 17"),
-        (lambda: sampled().diagnostics(data=(X, Y + torch.arange(N)[:, None])), "another fingerprint"),
     ],
     "Potential": [
         (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]

@@ -295,7 +295,10 @@ class _Improper(priors.Gaussian):
         (lambda: mlp(bias_prior=_Improper()), "'layers.0.bias' is improper"),
         (lambda: mlp(priors.ARD()), "ARD without a hyperprior cannot be sampled"),
         (lambda: mlp(_Counts()), "'layers.0.weight' has a Poisson distribution, which is discrete"),
-        (lambda: mlp(_WithinScale()), "the support of 'layers.0.weight' depends on other latent sites"),
+        (
+            lambda: mlp(_WithinScale("weight", dist.HalfCauchy(0.3))),
+            "the support of 'layers.0.weight' depends on other latent sites",
+        ),
         (lambda: mlp(likelihood=_Noisy()), "may differ from call to call"),
         (lambda: mlp(outputs=2), "y has 1 columns"),
     ],

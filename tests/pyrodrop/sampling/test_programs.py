@@ -296,7 +296,7 @@ def test_what_has_no_density_is_refused(case: str) -> None:
 
 
 def test_arguments_that_are_not_of_programs_are_refused() -> None:
-    for options in ({"start": "prior"}, {"likelihood_power": 0.5}, {"dtype": torch.float64}):
+    for options in ({"start": "prior"}, {"dtype": torch.float64}):
         with pytest.raises(TypeError, match="are for models of pyrodrop.models"):
             pyrodrop.sample(schools, (Y, SIGMA), **options)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="must be a mapping of its keyword arguments, or a tuple"):
