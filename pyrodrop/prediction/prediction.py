@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -274,24 +274,3 @@ def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
             "mean and variance of a prediction need a likelihood with closed-form moments; "
             f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
         ) from None
-
-
-class Predicts(Protocol):
-    """Objects with a method ``predict``: fits and Gaussian processes."""
-
-    def predict(self, x: Any, num_samples: int = ..., *, seed: int = ...) -> Prediction: ...
-
-
-def prediction_of(run: Predicts, x: Any, num_samples: int, *, seed: int, needed_by: str) -> Prediction:
-    """The prediction of a run at x, for the function `needed_by`.
-
-    Raises:
-        TypeError: the run is a fit of a Pyro program other than a network, which draws sites.
-    """
-    prediction: Any = run.predict(x, num_samples, seed=seed)
-    if isinstance(prediction, dict):
-        raise TypeError(
-            f"run must have predictions with a density of y for {needed_by}, as networks and Gaussian processes do; got a "
-            f"fit of a Pyro program, whose predict(...) draws the sites {', '.join(prediction)}"
-        )
-    return prediction  # type: ignore[no-any-return]
