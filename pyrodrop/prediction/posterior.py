@@ -93,8 +93,6 @@ class Posterior(ABC):
     ) -> Any:
         """Draw functions from the posterior, with the network in evaluation mode. Of other Pyro programs, draw all sites.
 
-        On a terminal a progress bar appears after two seconds.
-
         Replicates predict with the mixture of those that did not fail: each contributes an equal share of the functions,
         rounded up, of at least one; with `weights`, its weight times their number, rounded up or down. Functions of a
         `Sampled` are draws that are evenly spaced over chains and within each chain, the same for any x and seed; if there

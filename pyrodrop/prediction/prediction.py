@@ -28,12 +28,10 @@ from pyrodrop.devices import seeded
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.likelihoods.classes import check_classes, labels
-from pyrodrop.parts import Card, carded, size
 from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 
 
-@carded
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Prediction:
     """The predictive distribution at N points, in the units of y.
 
@@ -71,21 +69,6 @@ class Prediction:
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
-
-    def card(self) -> Card:
-        """The summary that is printed."""
-        of_element, components = elements(self.distribution), self.distribution.batch_shape[0]
-        mixture = (
-            f"mixture of {components} {type(of_element).__name__}" if components > 1 else type(of_element).__name__
-        )
-        joint = "functions, joint over the points" if self.joint else "independent at every point"
-        return Card(
-            f"Prediction at {self.f.shape[1]} points",
-            {
-                "f": f"{size(self.f)}, draws of {joint}",
-                "y": f"{mixture}, of shape {[*self.distribution.event_shape]} at every point",
-            },
-        )
 
     @property
     def mean(self) -> Tensor:

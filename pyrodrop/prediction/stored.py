@@ -22,14 +22,12 @@ from torch import Tensor, nn
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
 from pyrodrop.data.columns import Columns
-from pyrodrop.devices import made_on, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record, read_tensors, under, write_tensors
-from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import check_assignable
 from pyrodrop.parts import differences, in_words, made, made_of, made_with, refuse
-from pyrodrop.scaling import Standardize
 
 _CLASSES = {"fit": "Fit", "replicates": "Replicates", "sampled": "Sampled"}  # by kind; each has save and load
 
@@ -121,7 +119,6 @@ class Stored:
         for name, module in modules.items():
             converted = module if dtype is None else copy.deepcopy(module).to(dtype)
             check_assignable(converted, states[name], f"the {name} in {self.where}")
-            _check_scales(module, states[name], f"{self.where} is damaged: {name}")
         self._check_made_with(complete)
 
         def restore(device: torch.device | None = None) -> None:
@@ -140,14 +137,10 @@ class Stored:
                 f"{self.where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} "
                 "are made: make them as for the training, and pass them"
             )
-        complete: dict[str, Any] = {}
-        of_file = parts["model"] is None
+        of_file, complete = parts["model"] is None, dict(parts)
         with seeded(0, torch.device("cpu")):
-            for device in ("meta", "cpu") if of_file else ("cpu",):  # shapes are checked before they take memory
-                complete = dict(parts)
-                for name in (name for name, part in parts.items() if part is None):
-                    with made_on(torch.device(device)):
-                        complete[name] = self._made(name, complete["model"], states[name], of_file)
+            for name in (name for name, part in parts.items() if part is None):
+                complete[name] = self._made(name, complete["model"], states[name], of_file)
         return complete
 
     def _made(self, name: str, model: Any, state: Mapping[str, Tensor], of_file: bool) -> Any:
@@ -196,21 +189,6 @@ def _fixed(description: Mapping[str, str], name: str, part: Any) -> dict[str, st
         return of_several or f"{place}.".startswith(restored)
 
     return {place: text for place, text in description.items() if not starts(place, text)}
-
-
-def _check_scales(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Raise a ValueError for standardisations and likelihoods that would get a scale of 0, or one that is negative or not
-    finite."""
-    for path, child in module.named_modules():
-        if isinstance(child, Standardize | Likelihood):
-            loaded = copy.deepcopy(child)
-            loaded.load_state_dict(under(f"{path}.", state))
-            for name in loaded.scales:
-                value = getattr(loaded, name, None)  # None where it is an output of the network
-                if value is not None and not bool((value.isfinite() & (value > 0)).all()):
-                    raise Failed(f"{where}.{path}.{name} must be positive and finite")
-            if isinstance(loaded, Standardize) and not bool(loaded.loc.isfinite().all()):
-                raise Failed(f"{where}.{path}.loc must be finite")
 
 
 def _modules(parts: Mapping[str, Any]) -> dict[str, nn.Module]:

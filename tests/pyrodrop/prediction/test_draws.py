@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
@@ -253,21 +252,3 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
-
-
-def test_a_long_prediction_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It counts functions times points, appears after two seconds, and not where the output is no terminal."""
-    fit, x = fitted(*make("mlp", "mean_field")), torch.randn(8, 3)
-    fit.predict(x, 6)
-    assert capsys.readouterr().err == ""
-    bars: list[Any] = []
-
-    def spied(*, delay: float, disable: None, **options: Any) -> Any:
-        bars.append(tqdm(**options))
-        assert (delay, disable) == (2.0, None)
-        return bars[-1]
-
-    monkeypatch.setattr("pyrodrop.prediction.predict.tqdm", spied)
-    fit.predict(x, 6)
-    assert [(bar.total, bar.n) for bar in bars] == [(48, 48)]
-    assert "predict:   0%" in capsys.readouterr().err
