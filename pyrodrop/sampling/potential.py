@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
-from pyrodrop.checks import EngineName as Name
 from pyrodrop.checks import Seed, checked, instance, shown
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.compiled_density import CompiledDensity, Name
 from pyrodrop.sampling.density import network_density
 from pyrodrop.threads import outside
 
@@ -24,7 +23,7 @@ class Potential:
 
     Attributes:
         model: the model, a copy in evaluation mode with the standardisation of the data.
-        engine: how the value and the gradient are computed: ``compiled``, ``traced`` or ``pyro``.
+        engine: how the value and the gradient are computed: ``compiled`` or ``traced``.
         sites: shape of the unconstrained value of every latent site.
         transforms: for every latent site, from its support to unconstrained values, as for `pyro.infer.MCMC`.
     """

@@ -17,12 +17,11 @@ from tqdm import tqdm
 from pyrodrop import threads
 from pyrodrop.changes import Kept
 from pyrodrop.checks import Count, HasDraws, Progress, Real, Seed, checked, shown
-from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, resolve, seeded
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.agreement import check_shapes
-from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.compiled_density import CompiledDensity, Name
 from pyrodrop.sampling.density import Density, network_density, program_density, still
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
@@ -96,8 +95,8 @@ def sample(
             mean square of the change of energy in a step, per latent number, of which there must be at least 2.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
-        engine: ``compiled`` by TorchInductor, a ``traced`` graph, ``pyro``, whose handlers run in every call, or ``auto``
-            for the first of them that works. If a network cannot be mapped over weights, chains are computed one by one.
+        engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``auto`` for the first of them that works. If a
+            network cannot be mapped over weights, chains are computed one by one.
         device: where to compute; ``auto`` is the GPU if there is one, and for a program the device of its data.
         seed: of starts, momenta and acceptance.
         progress: whether to show a progress bar; if None, where the output is a terminal.
@@ -109,9 +108,10 @@ def sample(
         TypeError: `model` cannot be called, `data` are not its arguments, `start` is no run, or a number is of the wrong
             kind.
         ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
-            improper; the data do not fit the model; the network or program draws random numbers; a site of a program has a
-            support that depends on other sites, is masked, in a subsample, or discrete with infinitely many values; calls
-            of the program change something, or have other sites; or the draws do not fit into memory.
+            improper; the data do not fit the model; the network or program draws random numbers, or cannot be
+            recorded; a site of a program has a support that depends on other sites, is masked, in a subsample, or discrete
+            with infinitely many values; calls of the program change something, or have other sites; or the draws do not fit
+            into memory.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
     Example:
