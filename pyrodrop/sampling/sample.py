@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,7 +29,6 @@ from pyrodrop.threads import outside
 from pyrodrop.training.problem import describe
 
 _log = logging.getLogger("pyrodrop")
-_LINES = 16  # at least, by which the rounding of energies is measured
 
 
 @threads.exclusive()
@@ -169,7 +167,9 @@ def sample(
             "engine": compiled.engine,
             "stacked": compiled.stacked,
             "seconds_of": {"compiling": compiled.seconds, **seconds},
-            "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 and energy_variance is None else 0.0,
+            "energy_rounding": 0.0
+            if energy_variance
+            else float(stats["lp"].abs().median()) * torch.finfo(density.dtype).eps / 2,
             "model": describe(density.model),
         }
         samples = density.constrained(q)
@@ -189,19 +189,6 @@ def sample(
     if not diagnostics.mixed:
         _log.warning("the draws of %s should not be used yet: %s", settings["model"], "; ".join(diagnostics.problems))
     return sampled
-
-
-def _rounding(hmc: HMC) -> float:
-    """The rounding error of energies, from short lines: the change of energy minus that by the gradients at the ends."""
-    energy, gradient, q, _ = (value.double() for value in hmc.state)
-    squares = []
-    for _ in range(math.ceil(_LINES / len(q))):
-        change = 1e-3 * hmc.metric.scale * torch.randn(q.shape, device=q.device, generator=hmc.generator)
-        end = hmc.state.q + change
-        after, slope = (value.double() for value in hmc.density.energies(end))
-        expected = (0.5 * (gradient + slope) * (end.double() - q)).sum(1)
-        squares.append((after - energy - expected).square() / 2)
-    return float(torch.cat(squares).mean().sqrt())
 
 
 def runs_of(start: Any) -> list[Any]:

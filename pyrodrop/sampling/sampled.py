@@ -259,13 +259,6 @@ def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping
     dtypes = {values.dtype for values in samples.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
         raise Failed(f"{stored.where} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
-    settings = stored.record.record("settings")
-    settings.number("energy_rounding", optional=True)
-    if "diagnostics" in settings.content:
-        try:
-            Diagnostics.of_dict(settings.content["diagnostics"])
-        except ValueError as error:
-            raise settings.fault(f"is damaged: {error}") from None
     return dtypes.pop()
 
 

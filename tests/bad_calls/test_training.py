@@ -158,7 +158,7 @@ REFUSED: Table = {
     ],
     "Potential": [
         (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]
-        (lambda: potential()({BIAS: at()[BIAS]}), "for 'layers.0.weight' must be .*; got None"),
+        (lambda: potential()({BIAS: at()[BIAS]}), "must be tensors of the latent sites, .*layers.0.weight.*; got "),
     ],
 }
 

@@ -165,7 +165,6 @@ def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Pat
     refused(draws, "not whole", {"stats.lp": torch.zeros(4, 4, 1)})
     refused(draws, "not whole", {"stats.lp": None})
     refused(draws, "of one dtype", {"samples.layers.0.weight": torch.zeros(4, 4, 4, 1, dtype=torch.long)})
-    refused(draws, "a finite number as settings.energy_rounding", {}, settings={"energy_rounding": "0"})
     other = {"samples.layers.0.weight": None, "samples.layers.2.weight": torch.zeros(4, 4, 4, 1).double()}
     refused(draws, "has draws of sites with the shapes .*; the model's are", other)
 
