@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
 from pyrodrop.data.columns import Columns
-from pyrodrop.devices import seeded
+from pyrodrop.devices import made_on, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record, read_tensors, under, write_tensors
 from pyrodrop.models.network import NetworkModel
@@ -137,10 +137,14 @@ class Stored:
                 f"{self.where} was written by an older version of pyrodrop and does not say how its {' and '.join(parts)} "
                 "are made: make them as for the training, and pass them"
             )
-        of_file, complete = parts["model"] is None, dict(parts)
+        complete: dict[str, Any] = {}
+        of_file = parts["model"] is None
         with seeded(0, torch.device("cpu")):
-            for name in (name for name, part in parts.items() if part is None):
-                complete[name] = self._made(name, complete["model"], states[name], of_file)
+            for device in ("meta", "cpu") if of_file else ("cpu",):  # shapes are checked before they take memory
+                complete = dict(parts)
+                for name in (name for name, part in parts.items() if part is None):
+                    with made_on(torch.device(device)):
+                        complete[name] = self._made(name, complete["model"], states[name], of_file)
         return complete
 
     def _made(self, name: str, model: Any, state: Mapping[str, Tensor], of_file: bool) -> Any:
