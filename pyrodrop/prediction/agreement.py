@@ -101,8 +101,10 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Any, 
             called("model", model, args, kwargs)
         except (TypeError, ValueError) as error:  # whose cause may be a site that is compared below
             failed = error
-    sites = {str(name): node for name, node in of_model.trace.nodes.items() if _is_site(node)}
-    drawn = {str(name): n for name, n in capture.trace.nodes.items() if _is_site(n) and not n["is_observed"]}
+    sites: dict[str, Any] = {str(name): node for name, node in of_model.trace.nodes.items() if _is_site(node)}
+    drawn: dict[str, Any] = {
+        str(name): n for name, n in capture.trace.nodes.items() if _is_site(n) and not n["is_observed"]
+    }
     latent = [name for name, node in sites.items() if not node["is_observed"]]
     for name, node in sites.items():
         if node["is_observed"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -147,26 +147,6 @@ class Sampled(Posterior):
         f = f.reshape(self.chains, self.draws, -1)
         diverging, rounding = int(self.stats["diverging"].sum()), float(self.settings["energy_rounding"])
         return diagnose(f, log_density, diverging, rounding, self.stats.get("energy"))
-
-    def thinned(self, num_samples: int) -> Sampled:
-        """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
-
-        Args:
-            num_samples: draws in all, at least one per chain; rounded down to a multiple of the number of chains.
-
-        Raises:
-            TypeError: `num_samples` is not a whole number.
-            ValueError: it is less than the number of chains, or more than all draws.
-        """
-        most, what = self.chains * self.draws, "the number of draws in all, at least one per chain,"
-        share = whole_number(num_samples, "num_samples", what, least=self.chains, most=most) // self.chains
-        rows = (torch.arange(1, share + 1) * self.draws) // share - 1
-        samples, stats = (
-            {name: value[:, rows].contiguous() for name, value in values.items()}
-            for values in (self.samples, self.stats)
-        )
-        settings = {**self.settings, "draws": share, "thinned_from": self.draws}
-        return replace(self, samples=samples, stats=stats, settings=settings)
 
     def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
         arguments: Arguments = self.data
