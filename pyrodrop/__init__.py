@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pyrodrop.reading.last_layer import last_layer as last_layer
     from pyrodrop.reading.read import read as read
     from pyrodrop.reading.reading import Reading as Reading
+    from pyrodrop.sampling.potential import Potential as Potential
+    from pyrodrop.sampling.potential import potential as potential
     from pyrodrop.sampling.sample import sample as sample
     from pyrodrop.sampling.sampled import Sampled as Sampled
     from pyrodrop.training.certificate import Certificate as Certificate
@@ -59,7 +61,7 @@ _FILES = {
     "analysis": ("compare", "to_arviz"),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),
-    "sampling": ("Sampled", "sample"),
+    "sampling": ("Potential", "Sampled", "potential", "sample"),
     "compiled": ("compile_svi",),
     "training.elbo": ("Elbo",),
     "training.fit": ("StepLosses", "Training", "fit"),

@@ -31,7 +31,7 @@ from pyrodrop.threads import reserved_elsewhere
 
 _JITTED = (
     "torch.jit cannot trace models and guides of pyrodrop, as Pyro's jitted ELBOs and jit_compile=True do: train with "
-    "Trace_ELBO, or faster with pyrodrop.fit or compile_svi, and sample by pyrodrop.sample"
+    "Trace_ELBO, or faster with pyrodrop.fit or compile_svi, and sample from pyrodrop.potential"
 )
 
 

@@ -60,7 +60,7 @@ TOPICS = {
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("Prediction", "compare", "to_arviz"),
-    "sampling": ("sample", "Sampled"),
+    "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip
 
 

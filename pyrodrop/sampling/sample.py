@@ -68,7 +68,7 @@ def sample(
     evaluation mode, and its parameters keep their values.
 
     Of a network the weights and biases that have a prior are sampled, and the latent hyperparameters of those priors.
-    Everything else keeps the value that it has in `model`. The network runs in evaluation mode.
+    Everything else keeps the value that it has in `model`, as in `potential`. The network runs in evaluation mode.
 
     At the end R-hat and effective sample sizes of *functions* and of the log likelihood are computed
     (`Sampled.diagnostics`), or of sites and the log density of a program, and the logger `pyrodrop` warns if there are

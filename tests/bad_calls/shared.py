@@ -78,6 +78,11 @@ def sampled() -> pyrodrop.Sampled:
 
 
 @functools.cache
+def potential() -> pyrodrop.Potential:
+    return pyrodrop.potential(mlp(), (X, Y), engine="traced")
+
+
+@functools.cache
 def process() -> GaussianProcess:
     return GaussianProcess((X, Y), "squared-exponential", learn=False, progress=False)
 

@@ -92,7 +92,7 @@ def test_a_constraint_is_checked(public: Callable[..., Any], argument: str, cons
 
 
 RECORDS = {  # what functions return, and base classes
-    "Elbo", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
+    "Elbo", "Potential", "Sampled", "StepLosses", "guides.RateKind", "analysis.KFold",
     "distributions.ConstantLeftOut", "priors.FittedPriors", "analysis.gp.NetworkKernel", "analysis.acquire.Batch",
     "analysis.Loo", "analysis.SBC", "analysis.Comparison", "zoo.Problem", "recipes.Curve", "Certificate",
     "recipes.Recipe",

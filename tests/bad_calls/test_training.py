@@ -18,7 +18,7 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .judge import Table, assert_refused, table
-from .shared import QUICK, N, X, Y, fit_with, its_guide, mlp, model, plain
+from .shared import QUICK, N, X, Y, fit_with, its_guide, mlp, model, plain, potential
 
 BIAS = "layers.1.bias"
 
@@ -52,6 +52,10 @@ def by_pyro(y: Any, guide: Any = its_guide) -> Any:
 def many(models: Any = None, guides_: Any = None, data: Any = (X, Y), **settings: Any) -> Any:
     models, guides_ = models or mlp(), guides_ or guides.Point(mlp())
     return pyrodrop.fit_replicates(models, guides_, data, **{"count": 2, "steps": 1, "progress": False, **settings})
+
+
+def at(**changed: Any) -> dict[str, Any]:
+    return {**potential().initial_params(0), **changed}
 
 
 SETTINGS: dict[str, Any] = {
@@ -150,6 +154,10 @@ REFUSED: Table = {
     "sample": [
         (lambda: pyrodrop.sample(guides.Point(mlp()), (X, Y)), "model must be a model of pyrodrop.models or"),
         (lambda: pyrodrop.sample(mlp(), (X, Y), dtype="float32"), "dtype must be torch.float32, torch.float64 or None"),  # type: ignore[arg-type]
+    ],
+    "Potential": [
+        (lambda: potential()(1.0), "values must be a mapping from site to tensor"),  # type: ignore[arg-type]
+        (lambda: potential()({BIAS: at()[BIAS]}), "must be tensors of the latent sites, .*layers.0.weight.*; got "),
     ],
 }
 

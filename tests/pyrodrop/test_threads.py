@@ -126,6 +126,7 @@ def calls() -> dict[str, Callable[[], Any]]:
         "compare": comparison,
         "module": lambda: run.module(2)(X)[0],
         "sample": lambda: pyrodrop.sample(exact_model, (X, Y), **chain).stats["lp"],
+        "potential": lambda: (p := pyrodrop.potential(exact_model, (X, Y), engine="traced"))(p.initial_params()),
         "guide": made,
     }
 

@@ -154,6 +154,33 @@ def network(widths: int = 6) -> NetworkModel:
     )
 
 
+@pytest.mark.slow
+def test_f_agrees_with_pyros_nuts() -> None:
+    from pyro.infer import MCMC, NUTS
+
+    x = torch.linspace(-1, 1, 25, dtype=torch.float64)[:, None]
+    data, model = (x, torch.sin(3 * x)), network()
+    found = pyrodrop.sample(model, data, dtype=torch.float64, chains=32, draws=200, tune=400)
+    assert found.diagnostics().r_hat_f < 1.05
+    p = pyrodrop.potential(model, data, dtype=torch.float64)
+    functions = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        mcmc = MCMC(
+            NUTS(potential_fn=p), 800, 400, initial_params=p.initial_params(seed), transforms=p.transforms,
+            disable_progbar=True,
+        )  # fmt: skip
+        mcmc.run()
+        functions.append(p.model.outputs(mcmc.get_samples(), x[::4])[..., 0])
+    theirs = torch.stack(functions).numpy()
+    ours = found.predict(x[::4], 6400).f.reshape(32, 200, -1).numpy()
+    for i in range(theirs.shape[-1]):
+        for power in (1, 2):
+            one, other = ours[..., i] ** power, theirs[..., i] ** power
+            error = math.hypot(*(v.std() / math.sqrt(array_stats.ess(v, method="mean")) for v in (one, other)))
+            assert abs(one.mean() - other.mean()) < 4 * error
+
+
 @pytest.mark.more
 def test_the_same_seed_gives_the_same_draws_and_leaves_the_callers_random_state() -> None:
     model = linear()
@@ -173,7 +200,9 @@ def test_the_callers_gradient_mode_does_not_matter(mode: Any) -> None:
     want = run(model, **settings).samples
     with mode():
         found = run(model, (X.clone(), Y.clone()), **settings)
+        energy = pyrodrop.potential(model, (X.clone(), Y.clone()), engine="traced")
     assert all(torch.equal(values, want[name]) for name, values in found.samples.items())
+    assert torch.isfinite(energy(energy.initial_params()))
 
 
 def test_the_model_does_not_change() -> None:

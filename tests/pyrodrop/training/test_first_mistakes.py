@@ -104,7 +104,7 @@ def test_numbers_that_float32_loses_are_refused_and_constants_are_not(unit: floa
         with pytest.raises(ValueError, match="^y: the values of a column must be equal, or differ by at least 1e-18"):
             fit(data)
         with pytest.raises(ValueError, match="^y: the values of a column"):
-            pyrodrop.sample(mlp(), data)
+            pyrodrop.potential(mlp(), data)
     if unit < 1e-30:
         with pytest.raises(ValueError, match="^x: the values of a column .* at least 1e-30.*in column 0"):
             fit(Dataset(X * unit, Y).standardized())

@@ -1,4 +1,4 @@
-"""The density of a network: Pyro's own, closed forms, and what is refused."""
+"""The potential for Pyro's samplers: Pyro's own density, closed forms, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.infer import HMC, MCMC, NUTS
 from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor, nn
@@ -19,8 +20,6 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import data, likelihoods, models, priors
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import network_density
 
 X, Y = torch.linspace(-1, 1, 24).reshape(12, 2), torch.linspace(3, 5, 12)[:, None] ** 2
 LABELS = torch.arange(12) % 3
@@ -55,21 +54,6 @@ CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 
 
-class Energy:
-    """The recorded energy of one chain and its gradients, from values by site."""
-
-    def __init__(self, model: Any, given: Any, dtype: torch.dtype | None = None) -> None:
-        self.compiled = CompiledDensity(network_density(model, data.Dataset.of(given), dtype), 1, "traced")
-
-    def start(self, seed: int) -> dict[str, Tensor]:
-        density = self.compiled.density
-        return density.by_site(self.compiled.from_prior(torch.Generator().manual_seed(seed))[0])
-
-    def __call__(self, values: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        energy, gradient = self.compiled.energies(self.compiled.density.flat(values)[None])
-        return self.compiled.density.by_site(gradient[0]), energy[0]
-
-
 def by_pyro(model: Any, given: Any, dtype: torch.dtype | None, values: dict[str, Tensor]) -> tuple[Any, Tensor]:
     """Gradient and energy by the potential that Pyro's kernels make of a model."""
     model, given = copy.deepcopy(model), data.Dataset.of(given)
@@ -86,11 +70,12 @@ def by_pyro(model: Any, given: Any, dtype: torch.dtype | None, values: dict[str,
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradient_are_pyros(case: str, dtype: torch.dtype | None) -> None:
     model, given = CASES[case]()
-    p = Energy(model, given, dtype)
+    p = pyrodrop.potential(model, given, dtype=dtype, engine="traced")
+    assert p.engine == "traced"
     for seed in (5, 6):
-        values = p.start(seed)
+        values = p.initial_params(seed)
         assert {value.dtype for value in values.values()} == {dtype or torch.float32}
-        gradient, energy = p(values)
+        gradient, energy = potential_grad(p, values)
         wanted, want = by_pyro(model, given, dtype, values)
         close = {"rtol": 1e-9, "atol": 1e-9} if dtype else {"rtol": 1e-4, "atol": 1e-3}
         torch.testing.assert_close(energy, want, **close)
@@ -106,7 +91,7 @@ def test_the_density_of_a_weight_with_its_variance_by_hand() -> None:
     model = models.from_module(
         net, priors.ARD("weight", dist.InverseGamma(2.0, 0.5)), likelihood=likelihoods.Gaussian(2.0)
     )
-    p = Energy(model, (x, y), torch.float64)
+    p = pyrodrop.potential(model, (x, y), dtype=torch.float64, engine="traced")
     w, u = torch.tensor(0.3, dtype=torch.float64), torch.tensor(-0.4, dtype=torch.float64)
     values = {"weight": w.reshape(1, 1), "weight_prior_variance": u.reshape(1, 1)}
 
@@ -116,11 +101,62 @@ def test_the_density_of_a_weight_with_its_variance_by_hand() -> None:
         of_v = -(2 * math.log(0.5) - math.lgamma(2.0) - 3 * u - 0.5 / u.exp())
         return of_y + of_w + of_v - u
 
-    gradient, energy = p(values)
+    gradient, energy = potential_grad(p, values)
     torch.testing.assert_close(energy, by_hand(w, u), rtol=1e-7, atol=0)
     wanted = torch.func.grad(by_hand, (0, 1))(w, u)
     for name, want in zip(("weight", "weight_prior_variance"), wanted, strict=True):
         torch.testing.assert_close(gradient[name].squeeze(), want, rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_nuts_on_the_compiled_potential_gives_the_closed_form_posterior() -> None:
+    """Linear regression with known noise: w | y is Gaussian."""
+    torch.manual_seed(1)
+    x, y = torch.randn(20, 2, dtype=torch.float64), torch.randn(20, 1, dtype=torch.float64)
+    net = nn.Linear(2, 1, bias=False)
+    model = models.from_module(net, priors.Gaussian(0.5), likelihood=likelihoods.Gaussian(1.5))
+    p = pyrodrop.potential(model, (x, y), dtype=torch.float64)
+    assert p.engine == "compiled"
+    covariance = torch.linalg.inv(1.5 * x.T @ x + torch.eye(2) / 0.25)
+    mean = (covariance @ (1.5 * x.T @ y)).squeeze()
+    torch.manual_seed(2)
+    mcmc = MCMC(
+        NUTS(potential_fn=p),
+        num_samples=800,
+        warmup_steps=200,
+        initial_params=p.initial_params(0),
+        transforms=p.transforms,
+        disable_progbar=True,
+    )
+    mcmc.run()
+    draws, effective = mcmc.get_samples()["weight"].squeeze(1), mcmc.diagnostics()["weight"]["n_eff"].squeeze()
+    assert bool((effective > 100).all())
+    assert bool(((draws.mean(0) - mean).abs() < 4 * (covariance.diagonal() / effective).sqrt()).all())
+    assert bool(((draws.var(0) / covariance.diagonal()).log().abs() < 4 * (2 / effective).sqrt()).all())
+
+
+def test_hmc_samples_are_on_the_supports_and_predict() -> None:
+    model, given = CASES["ARD"]()
+    p = pyrodrop.potential(model, given, dtype=torch.float64, engine="traced")
+    mcmc = MCMC(
+        HMC(potential_fn=p, step_size=0.01, num_steps=3, adapt_step_size=False),
+        num_samples=6,
+        warmup_steps=2,
+        initial_params=p.initial_params(0),
+        transforms=p.transforms,
+        disable_progbar=True,
+    )
+    mcmc.run()
+    samples = mcmc.get_samples()
+    assert {name: value.shape[1:] for name, value in samples.items()} == p.sites
+    assert all(bool((samples[name] > 0).all()) for name in samples if name.endswith("_prior_variance"))
+    weights = {name: samples[name] for name in p.model.weight_sites()}
+    outputs = p.model.outputs(weights, X)
+    for draw in range(6):
+        first, first_bias, last, last_bias = (
+            weights[f"layers.{i}.{n}"][draw] for i in (0, 1) for n in ("weight", "bias")
+        )
+        torch.testing.assert_close(outputs[draw], torch.tanh(X.double() @ first.T + first_bias) @ last.T + last_bias)
 
 
 def test_a_network_runs_in_evaluation_mode_and_the_users_model_does_not_change() -> None:
@@ -130,29 +166,40 @@ def test_a_network_runs_in_evaluation_mode_and_the_users_model_does_not_change()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
     given = data.Dataset(3 + X, Y).standardized()
-    p = Energy(model, given, torch.float64)
-    values = p.start(0)
+    p = pyrodrop.potential(model, given, dtype=torch.float64, engine="traced")
+    values = p.initial_params(0)
     weights = {name: value.requires_grad_(False) for name, value in values.items()}
     free = {name: value.double() for name, value in net.state_dict().items() if name not in weights}
     x = given.inputs(given.x).double()  # type: ignore[misc]
     f = functional_call(copy.deepcopy(net).double().eval(), {**free, **weights}, x)
     of_y = dist.Normal(given.targets.inverse(f), 0.5**0.5).log_prob(Y).sum()  # type: ignore[union-attr]
     of_w = sum(dist.Normal(0.0, 1.0).log_prob(weight).sum() for weight in weights.values())
-    torch.testing.assert_close(p(values)[1], -(of_y + of_w), rtol=1e-6, atol=0)
+    torch.testing.assert_close(p(values), -(of_y + of_w), rtol=1e-6, atol=0)
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
     assert [module.training for module in model.modules()] == modes
 
 
+def test_it_can_be_a_term_of_another_function() -> None:
+    p = pyrodrop.potential(mlp(), (X, Y), engine="traced")
+    values = p.initial_params(0)
+    alone, energy = potential_grad(p, values)
+    scaled, total = potential_grad(lambda given: 0.5 * p(given) + given["layers.0.bias"].sum(), values)
+    torch.testing.assert_close(total, 0.5 * energy + values["layers.0.bias"].sum())
+    wanted = {name: 0.5 * value + (name == "layers.0.bias") for name, value in alone.items()}
+    torch.testing.assert_close(scaled, wanted)
+
+
 def test_initial_values_depend_on_the_seed_alone() -> None:
     model, given = CASES["heavy tails"]()
-    p = Energy(model, given)
+    p = pyrodrop.potential(model, given, engine="traced")
     state = torch.get_rng_state()
-    one, again, other = p.start(1), p.start(1), p.start(2)
+    one, again, other = p.initial_params(1), p.initial_params(1), p.initial_params(2)
     assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(one[name], again[name]) for name in one)
-    assert not any(torch.equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(one[name], again[name]) for name in p.sites)
+    assert not any(torch.equal(one[name], other[name]) for name in p.sites)
+    assert {name: value.shape for name, value in one.items()} == p.sites
     assert max(float(value.abs().max()) for name, value in one.items() if name not in model.weight_sites()) <= 2
-    assert bool(p(one)[1].isfinite())
+    assert bool(p(one).isfinite())
 
 
 class _Branches(nn.Module):
@@ -170,7 +217,7 @@ class _Branches(nn.Module):
 def test_a_network_that_cannot_be_traced_is_refused() -> None:
     model = models.from_module(_Branches(), priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     with pytest.raises(ValueError, match="can be recorded, .*NUTS calls a model as it is.* cannot be traced"):
-        Energy(model, (X, Y))
+        pyrodrop.potential(model, (X, Y))
 
 
 class _Unbounded(likelihoods.HeteroscedasticGaussian):
@@ -193,11 +240,11 @@ def deep() -> models.MLP:
 def test_an_energy_that_overflows_is_infinite_and_no_error() -> None:
     """Samplers reject such a point; elsewhere the energy is that of the density by hand."""
     with torch.autograd.detect_anomaly():
-        p = Energy(deep(), (20 * X, Y))
-        values = p.start(0)
+        p = pyrodrop.potential(deep(), (20 * X, Y), engine="traced")
+        values = p.initial_params(0)
         near, far = ({name: factor * value for name, value in values.items()} for factor in (0.5, 4.0))
-        assert not bool(p(far)[1].isfinite())
-        energy = p(near)[1]
+        assert not bool(p(far).isfinite())
+        energy = p(near)
     h = 20 * X
     for layer in range(5):
         h = h @ near[f"layers.{layer}.weight"].T + near[f"layers.{layer}.bias"]
@@ -250,15 +297,15 @@ class _Improper(priors.Gaussian):
 )
 def test_a_model_without_a_density_is_refused(model: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Energy(model(), (X, Y))
+        pyrodrop.potential(model(), (X, Y), engine="traced")
 
 
 def test_a_network_that_was_read_needs_masks_that_weights_carry() -> None:
     first = [nn.Linear(2, 5), nn.Tanh(), nn.Dropout(0.2)]
     settings: dict[str, Any] = {"likelihood": likelihoods.Gaussian(2.0), "prior": priors.Gaussian(), "num_data": 12}
     carried = pyrodrop.read(nn.Sequential(*first, nn.Linear(5, 1)), X, **settings)
-    p = Energy(carried.model, (X, Y))
-    assert set(p.compiled.density.sites) == {"0.weight", "3.weight"}
+    p = pyrodrop.potential(carried.model, (X, Y), engine="traced")
+    assert set(p.sites) == {"0.weight", "3.weight"}
     noisy = pyrodrop.read(nn.Sequential(*first, nn.Softmax(-1), nn.Linear(5, 1)), X, **settings)
     with pytest.raises(ValueError, match="dropout that no weight carries"):
-        Energy(noisy.model, (X, Y))
+        pyrodrop.potential(noisy.model, (X, Y))
