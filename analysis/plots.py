@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from pyro import poutine
 from torch import Tensor
 
+from pyrodrop.analysis.comparison.predicts import Predicts, prediction_of
 from pyrodrop.analysis.reports.ecdf import draw_ecdf
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, OfPyplot, styled, subplots
 from pyrodrop.checks import parts
@@ -27,7 +28,6 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.training.result import Fit
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ class Standardize(torch.nn.Module):
     """
 
     any_shape = True  # the buffers may have any shape in a file
-    scales = ("scale",)
 
     loc: Tensor
     scale: Tensor

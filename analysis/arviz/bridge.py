@@ -50,6 +50,7 @@ from pyrodrop.analysis.arviz.several import one_tree
 from pyrodrop.analysis.comparison.comparison import check_fits
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.checks import Count, Flag, Inputs, Seed, checked, named_parts, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
@@ -57,7 +58,6 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.guides.guide import ALPHA
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.problem import describe

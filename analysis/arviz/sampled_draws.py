@@ -35,7 +35,7 @@ def sampled_draws(
     """
     sampled.own_data("to_arviz", train)
     if num_samples < sampled.draws:
-        sampled = sampled.thinned(max(1, num_samples) * sampled.chains)
+        sampled = thinned(sampled, max(1, num_samples))
     parts: Parts = []
     posterior: list[dict[Any, Any]] = []
     for chain in range(sampled.chains):
@@ -77,3 +77,14 @@ def sampled_draws(
 def _plain(value: Any) -> bool:
     """Whether netCDF can store the value as an attribute."""
     return isinstance(value, str | int | float) and not isinstance(value, bool)
+
+
+def thinned(sampled: Sampled, draws: int) -> Sampled:
+    """A copy with so many draws of each chain, evenly spaced, including the last one."""
+    rows = (torch.arange(1, draws + 1) * sampled.draws) // draws - 1
+    samples, stats = (
+        {name: value[:, rows].contiguous() for name, value in values.items()}
+        for values in (sampled.samples, sampled.stats)
+    )
+    settings = {**sampled.settings, "draws": draws, "thinned_from": sampled.draws}
+    return replace(sampled, samples=samples, stats=stats, settings=settings)

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from pyrodrop.analysis.comparison.elbo_constants import different_priors, training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density, log_density_of
+from pyrodrop.analysis.comparison.predicts import Predicts, prediction_of
 from pyrodrop.analysis.comparison.to_reference import (
     COLUMNS,
     DISTANCES,
@@ -40,7 +41,6 @@ from pyrodrop.analysis.reports.terminal import text_of
 from pyrodrop.checks import Count, Flag, Progress, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
-from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.sampling import Sampled
 from pyrodrop.threads import exclusive, refuse
 from pyrodrop.training.replicates import Replicates

@@ -14,11 +14,12 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from pyrodrop.analysis.comparison.predicts import Predicts, prediction_of
 from pyrodrop.checks import Count, Seed, checked, count, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.models.network import mixes_examples
 from pyrodrop.parts import Described
-from pyrodrop.prediction.prediction import Prediction, Predicts, prediction_of
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.replicates import Replicates, fit_replicates
 

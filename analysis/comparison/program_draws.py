@@ -23,7 +23,7 @@ from pyrodrop.prediction.agreement import innermost
 from pyrodrop.sampling import Sampled
 from pyrodrop.steps import Arguments
 from pyrodrop.training.elbo import common_scale
-from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, guide_at, many
+from pyrodrop.training.program_draws import Conditioned, Undrawable, check_whole, drawn_anew, guide_at, many, traced
 from pyrodrop.training.result import Fit
 
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
@@ -72,14 +72,15 @@ def program_draws(
         return guide_at(dict(zip(known, inputs, strict=True))) if isinstance(fit, Sampled) else fit.guide
 
     def traces(inputs: Sequence[Tensor]) -> tuple[Any, Any, Any]:
-        drawn, replicated = drawn_anew(model, guide_of(inputs), arguments, () if undrawable else None)
+        drawn = traced("guide", guide_of(inputs), arguments)
+        replicated = None if undrawable else drawn_anew(model, drawn, arguments)
         given = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
         return drawn, replicated, given.get_trace(*arguments.args, **arguments.kwargs)
 
     undrawable, summed, first = "", list[str](), [value[0] for value in known.values()]
     with fit.as_trained(), torch.no_grad(), seeded(seed, arguments.device):
         try:
-            drawn_anew(model, guide_of(first), arguments)
+            drawn_anew(model, traced("guide", guide_of(first), arguments), arguments)
         except Undrawable as error:
             undrawable = str(error)
         with Conditioned() as stay:

@@ -36,11 +36,12 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance, without_shift
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.comparison.total_variation import class_probabilities, coarse_points, total_variation
 from pyrodrop.analysis.comparison.wasserstein import wasserstein
 from pyrodrop.likelihoods import elements
-from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.prediction.prediction import Prediction
 
 DISTANCES = ("wasserstein", "covariance", "correlation", "total_variation", "agreement")
 COLUMNS = ("wasserstein", "spread", *DISTANCES[1:])  # columns of the table

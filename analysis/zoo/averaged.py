@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.training.result import Fit
 
 

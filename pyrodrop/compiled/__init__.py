@@ -4,13 +4,11 @@
     StackedLoss, accelerate                 the steps of many fits at once
     pure(function, inputs)                  a function of tensors as a `Program`, for densities and predictions
     calling(function, program, inputs)      a function that calls a program, as one graph, compiled or not
-    Replayed                                steps whose kernels a GPU replays
     compile_svi                             faster steps for a training loop that calls `SVI.step`
 
 `Untraceable` says why a program cannot be recorded, and names the line of the program if it is known.
 """
 
-from pyrodrop.compiled.cuda import Replayed
 from pyrodrop.compiled.inductor import calling
 from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable, first_that_works
@@ -20,7 +18,6 @@ from pyrodrop.compiled.svi import compile_svi
 __all__ = [
     "Accelerated",
     "Program",
-    "Replayed",
     "StackedLoss",
     "Untraceable",
     "accelerate",

@@ -40,7 +40,6 @@ class Dispersed(Likelihood):
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()
         self.estimated: bool = value is None
-        self.scales = (self.parameter,)
         self.by_network: bool = self.predictable and isinstance(value, str)
         self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or value is None
         if self.by_network:

@@ -95,7 +95,7 @@ class HeteroscedasticGaussian(Likelihood):
         TypeError: `link` is no string.
     """
 
-    from_data = scales = ("factor",)
+    from_data = ("factor",)
     factor: Tensor
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
@@ -157,7 +157,6 @@ class StudentT(Dispersed):
 
     def __init__(self, df: float = 4.0, scale: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(scale, learned, "the scale of the noise, in the units of y")
-        self.scales = (*self.scales, "df")
         self.register_buffer("df", torch.tensor(real(df, "df", "the degrees of freedom", above=0, most=1000)))
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:

@@ -26,12 +26,7 @@ class Likelihood(Part, LocalModule):
 
     Raises:
         TypeError: an argument that the likelihood does not have, such as those of PyTorch's losses.
-
-    Attributes:
-        scales: names of the parameters and buffers that are positive, which a file may not contradict.
     """
-
-    scales: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()

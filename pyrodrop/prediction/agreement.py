@@ -18,7 +18,6 @@ from pyro.distributions import ExpandedDistribution, GaussianMRF, IndependentHMM
 from pyro.distributions.hmm import HiddenMarkovModel
 from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent
@@ -96,53 +95,48 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Any, 
     """
     with poutine.trace() as capture:
         called("guide", guide, args, kwargs)
-    drawn = {
-        name: node
-        for name, node in capture.trace.nodes.items()
-        if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
+    failed: Exception | None = None
+    with poutine.trace() as of_model, poutine.replay(trace=capture.trace):
+        try:
+            called("model", model, args, kwargs)
+        except (TypeError, ValueError) as error:  # whose cause may be a site that is compared below
+            failed = error
+    sites: dict[str, Any] = {str(name): node for name, node in of_model.trace.nodes.items() if _is_site(node)}
+    drawn: dict[str, Any] = {
+        str(name): n for name, n in capture.trace.nodes.items() if _is_site(n) and not n["is_observed"]
     }
-    comparison = _Comparison(drawn, _columns(args))
-    with poutine.trace() as of_model, poutine.replay(trace=capture.trace), comparison:
-        called("model", model, args, kwargs)
-    extra = [n for n, node in drawn.items() if n not in comparison.met and not _auxiliary(node)]
+    latent = [name for name, node in sites.items() if not node["is_observed"]]
+    for name, node in sites.items():
+        if node["is_observed"]:
+            _check_observed(name, node["value"], node["fn"], args)
+            continue
+        shape = tuple(node["fn"].batch_shape + node["fn"].event_shape)
+        if name not in drawn:
+            raise ValueError(
+                f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(drawn)}"
+                f"{DISCRETE if getattr(node['fn'], 'has_enumerate_support', False) else ''}"
+            )
+        got = tuple(drawn[name]["value"].shape)
+        if any(a != b for a, b in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
+            raise ValueError(
+                f"the guide must have the shapes of the model's sites, {list(shape)} for {name!r}; got {list(got)}"
+            )
+    if failed is not None:
+        raise failed
+    extra = [name for name, node in drawn.items() if name not in sites and not node["infer"].get("is_auxiliary")]
     if extra:
         raise ValueError(
-            f"the guide must sample the latent sites of the model and no others, {', '.join(comparison.latent)}; got also "
+            f"the guide must sample the latent sites of the model and no others, {', '.join(latent)}; got also "
             f"{extra[0]!r}, whose density would count as a divergence. If the guide computes the model's sites from it, "
             'mark it: pyro.sample(..., infer={"is_auxiliary": True})'
         )
     return capture.trace, of_model.trace
 
 
-class _Comparison(Messenger):
-    """Compares the sites of a model's call with those that a guide has drawn. Only the model's handlers are inside of it."""
-
-    def __init__(self, drawn: Mapping[str, Any], columns: str) -> None:
-        super().__init__()
-        self.drawn = drawn
-        self.columns = columns
-        self.met: set[str] = set()
-        self.latent: list[str] = []
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape") or msg["infer"].get("_deterministic"):
-            return
-        name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
-        self.met.add(name)
-        if msg["is_observed"]:
-            _check_observed(name, msg["value"], msg["fn"], self.columns)
-            return
-        self.latent.append(name)
-        if name not in self.drawn:
-            raise ValueError(
-                f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(self.drawn)}"
-                f"{DISCRETE if getattr(msg['fn'], 'has_enumerate_support', False) else ''}"
-            )
-        got = tuple(self.drawn[name]["value"].shape)
-        if any(a != b for a, b in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
-            raise ValueError(
-                f"the guide must have the shapes of the model's sites, {list(shape)} for {name!r}; got {list(got)}"
-            )
+def _is_site(node: Any) -> bool:
+    """Whether a node is a site with a distribution and a value that is not computed."""
+    sampled = node["type"] == "sample" and not site_is_subsample(node) and hasattr(node["fn"], "batch_shape")
+    return sampled and not node["infer"].get("_deterministic")
 
 
 def innermost(fn: Any) -> Any:
@@ -162,8 +156,8 @@ def of_any_length(fn: Any) -> int | None:
     return -int(fn.event_dim) if timed and getattr(fn, "duration", None) is None else None
 
 
-def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
-    """A ValueError if observations would broadcast with their distribution; `columns` is its last sentence."""
+def _check_observed(name: str, value: Any, fn: Any, args: tuple[Any, ...]) -> None:
+    """A ValueError if observations would broadcast with their distribution."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
     shape, time = (*fn.batch_shape, *fn.event_shape), of_any_length(fn)
     if time is not None and len(got) >= -time:
@@ -175,7 +169,7 @@ def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
         return
     raise ValueError(
         f"y must have the shape of its distribution, and is never broadcast: the model's site {name!r} has batch and event "
-        f"shape {list(shape)} together; got {list(got)}{columns}"
+        f"shape {list(shape)} together; got {list(got)}{_columns(args)}"
     )
 
 
@@ -186,21 +180,16 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
         shapes = [list(value.shape) for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         names = ", ".join([*(["x", "y"] if args else []), *kwargs])
+        network = isinstance(function, nn.Module) and not isinstance(function, PyroModule)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
             f"{type(error).__name__}: {first_line(error)}"
-            f"{_NETWORK if isinstance(function, nn.Module) and not isinstance(function, PyroModule) else _columns(args)}"
+            f"{': models.from_module(net, ...) or read(net, x, ...) makes a model of it' if network else _columns(args)}"
         ) from error
     except ValueError as error:
         if not str(error).startswith("Continuous inference cannot handle discrete"):
             raise
         raise ValueError(f"{str(error).partition('. ')[0]}{DISCRETE}") from error
-
-
-_NETWORK = (
-    ". A network becomes a model by models.from_module(net, prior=..., likelihood=...), or by pyrodrop.read(net, x, ...) if "
-    "it was trained with dropout"
-)
 
 
 def _columns(args: tuple[Any, ...]) -> str:
@@ -209,7 +198,3 @@ def _columns(args: tuple[Any, ...]) -> str:
     if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != 1:
         return ""
     return f". x of shape [{len(x)}] is passed on as [{len(x)}, 1]: take x[:, 0] where the model needs a vector"
-
-
-def _auxiliary(node: Any) -> bool:
-    return bool(node["infer"].get("is_auxiliary"))

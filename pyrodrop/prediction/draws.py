@@ -3,18 +3,17 @@
     f_t(x_n) = network(x_n; W_t),   W_t ~ q        [T, N, ...]
 
 Blocks have a size that depends on the weights alone, so that a seed gives the same functions at any x. The network runs once
-on one point to record the size of every tensor. One after the first noise exists once per draw and point, one before it once
-per point, and noise on a weight once per draw, so that a tile of t draws and n points needs
+on one point to record the size of every tensor. One after the first noise, or times it, exists once per draw and point, and
+one before it once per point, so that a tile of t draws and n points needs
 
-    t (2 n a + max_i min(n x_i, w_i)) + 2 n b        elements
+    3 t n a + 2 n b        elements
 
-where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
-of the input and the weight of noisy weight i. Layers before the first noise are computed once per tile.
+where a is the size of a point's largest tensor after the first noise, inputs of noisy weights among them, and b of its
+largest before. Layers before the first noise are computed once per tile.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -143,15 +142,12 @@ class Cost(TorchFunctionMode):
 
     Attributes:
         before: size of the largest tensor before the first noise.
-        after: size of the largest tensor after the first noise.
-        noisy: for every weight with unit noise, the sizes of its input and of the weight; the latter is infinite if the
-            noise can only be applied to the input.
+        after: size of the largest tensor after the first noise, or times it.
     """
 
     def __init__(self, drawn: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.before = self.after = 1
-        self.noisy: list[tuple[int, float]] = []
         self._noisy = False
         self._drawn = {id(value) for value in drawn}
 
@@ -159,21 +155,19 @@ class Cost(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor) and not isinstance(result, LazyWeight):
             arguments = tensors_in((args, kwargs))
+            if any(isinstance(leaf, LazyWeight) for leaf in arguments):
+                others = (leaf.numel() for leaf in arguments if not isinstance(leaf, LazyWeight))
+                self._noisy, self.after = True, max(self.after, *others, 1)
             self._noisy |= any(id(leaf) in self._drawn for leaf in arguments)
-            for lazy in (leaf for leaf in arguments if isinstance(leaf, LazyWeight)):
-                self._noisy = True
-                inputs = max((leaf.numel() for leaf in arguments if leaf is not lazy), default=1)
-                self.noisy.append((inputs, lazy.numel() if lazy.dim() == 2 else math.inf))
             if self._noisy:
                 self.after = max(self.after, result.numel())
             else:
                 self.before = max(self.before, result.numel())
         return result
 
-    def elements(self, draws: int, points: int) -> float:
+    def elements(self, draws: int, points: int) -> int:
         """The number of elements that a tile needs."""
-        noise = max((min(points * inputs, weight) for inputs, weight in self.noisy), default=0)
-        return draws * (2 * points * self.after + noise) + 2 * points * self.before
+        return 3 * draws * points * self.after + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
         """The tile, in draws and points, of at most `most` elements. Its longer side is halved until it fits."""

@@ -70,7 +70,7 @@ class Posterior(ABC):
     @property
     def fingerprint(self) -> str | None:
         """The fingerprint of the data, also after loading; None if it was not recorded, as for a loader."""
-        return self.settings.get("data_fingerprint", None if self.data is None else self.data.fingerprint)
+        return self.settings.get("data_fingerprint", getattr(self.data, "fingerprint", None))
 
     @overload
     def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., certified: bool = ...) -> Prediction: ...
@@ -93,8 +93,6 @@ class Posterior(ABC):
     ) -> Any:
         """Draw functions from the posterior, with the network in evaluation mode. Of other Pyro programs, draw all sites.
 
-        On a terminal a progress bar appears after two seconds.
-
         Replicates predict with the mixture of those that did not fail: each contributes an equal share of the functions,
         rounded up, of at least one; with `weights`, its weight times their number, rounded up or down. Functions of a
         `Sampled` are draws that are evenly spaced over chains and within each chain, the same for any x and seed; if there
@@ -115,7 +113,8 @@ class Posterior(ABC):
             seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any
                 x.
             certified: whether bands are widened, or narrowed, by the factors that `certify` found.
-            sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
+            sites: names of the sites of a program to return; None for all. With sites of the guide alone, the model
+                is not called.
 
         Returns:
             A `Prediction` with f ``[S, N, ...]`` in the units of y, and in float64 where float32 would round a y far from

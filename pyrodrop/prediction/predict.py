@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from pyrodrop.arrays import is_frame
 from pyrodrop.changes import evaluating
@@ -67,22 +66,26 @@ def draw_functions(
     columns = model.columns
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-        outputs = _outputs(model, x, _tiles(model, guide, x, num_samples, device), num_samples)
+        outputs = _outputs(model, guide, x, num_samples, device)
         outputs = outputs if widened is None else widened(outputs, x)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
         distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed)
 
 
-def _outputs(model: Any, x: Inputs, tiles: Iterable[tuple[int, int, Tensor]], num_samples: int) -> Tensor:
-    """Outputs ``[S, N, ...]`` that arrive in tiles, on the device of x."""
-    outputs, device = None, parts(x)[0].device
-    for draw, first, output in tiles:
-        if outputs is None:
-            dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
-            _check_memory((num_samples, num_rows(x), *output.shape[2:]), dtype, device, model.likelihood.copies)
-            outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]), device=device, dtype=dtype)
-        outputs[draw : draw + len(output), first : first + output.shape[1]] = output
+def _outputs(model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int, device: torch.device) -> Tensor:
+    """Outputs of all draws at all points, ``[S, N, ...]``, on the device of x."""
+    outputs, place, first_of_block = None, parts(x)[0].device, 0
+    for block in drawn(model, guide, x, num_samples, device):
+        for draw, first, output in block.tiles(x, device):
+            if outputs is None:
+                dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
+                shape = (num_samples, num_rows(x), *output.shape[2:])
+                _check_memory(shape, dtype, place, model.likelihood.copies)
+                outputs = output.new_empty(shape, device=place, dtype=dtype)
+            draws = slice(first_of_block + draw, first_of_block + draw + len(output))
+            outputs[draws, first : first + output.shape[1]] = output
+        first_of_block += block.num_draws
     assert outputs is not None
     return outputs
 
@@ -95,23 +98,6 @@ def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device
             f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
             f"{free / 2**30:,.1f} GiB are free: use a smaller num_samples than {shape[0]}, or fewer points at a time"
         )
-
-
-def _tiles(
-    model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int, device: torch.device
-) -> Iterator[tuple[int, int, Tensor]]:
-    """Outputs of all draws at all points in tiles: index of the first draw and point, and outputs ``[t, n, ...]``.
-
-    On a terminal a progress bar of functions times points appears after two seconds.
-    """
-    first_of_block, form = 0, "{desc}: {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]"
-    total = num_samples * num_rows(x)
-    with tqdm(total=total, desc="predict", bar_format=form, delay=2.0, leave=False, disable=None) as bar:
-        for block in drawn(model, guide, x, num_samples, device):
-            for draw, first, output in block.tiles(x, device):
-                yield first_of_block + draw, first, output
-                bar.update(len(output) * output.shape[1])
-            first_of_block += block.num_draws
 
 
 def _on(module: Any, device: torch.device) -> Any:

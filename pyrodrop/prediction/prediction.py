@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -27,12 +27,10 @@ from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.likelihoods.classes import check_classes, labels
-from pyrodrop.parts import Card, carded, size
 from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 
 
-@carded
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Prediction:
     """The predictive distribution at N points, in the units of y.
 
@@ -67,21 +65,6 @@ class Prediction:
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
-
-    def card(self) -> Card:
-        """The summary that is printed."""
-        of_element, components = elements(self.distribution), self.distribution.batch_shape[0]
-        mixture = (
-            f"mixture of {components} {type(of_element).__name__}" if components > 1 else type(of_element).__name__
-        )
-        joint = "functions, joint over the points" if self.joint else "independent at every point"
-        return Card(
-            f"Prediction at {self.f.shape[1]} points",
-            {
-                "f": f"{size(self.f)}, draws of {joint}",
-                "y": f"{mixture}, of shape {[*self.distribution.event_shape]} at every point",
-            },
-        )
 
     @property
     def mean(self) -> Tensor:
@@ -245,24 +228,3 @@ def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
             "mean and variance of a prediction need a likelihood with closed-form moments; "
             f"{type(of_element).__name__} has none: average samples of Prediction.sample_y instead"
         ) from None
-
-
-class Predicts(Protocol):
-    """Objects with a method ``predict``: fits and Gaussian processes."""
-
-    def predict(self, x: Any, num_samples: int = ..., *, seed: int = ...) -> Prediction: ...
-
-
-def prediction_of(run: Predicts, x: Any, num_samples: int, *, seed: int, needed_by: str) -> Prediction:
-    """The prediction of a run at x, for the function `needed_by`.
-
-    Raises:
-        TypeError: the run is a fit of a Pyro program other than a network, which draws sites.
-    """
-    prediction: Any = run.predict(x, num_samples, seed=seed)
-    if isinstance(prediction, dict):
-        raise TypeError(
-            f"run must have predictions with a density of y for {needed_by}, as networks and Gaussian processes do; got a "
-            f"fit of a Pyro program, whose predict(...) draws the sites {', '.join(prediction)}"
-        )
-    return prediction  # type: ignore[no-any-return]

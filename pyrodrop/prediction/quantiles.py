@@ -8,8 +8,6 @@ quantile of a mixture of counts is the smallest whole number k with F(k) >= q, b
 for the mixture over the draws t: nothing is sampled, and noise of the observations is included. From SciPy are:
 
     Student's t             F(y) and its inverse
-    beta(a, b)              F(y) = I_y(a, b) and its inverse
-    gamma(a, b)             the inverse of F(y) = P(a, b y)
     Poisson(m)              F(k) = Q(k + 1, m)
     negative binomial       F(k) = I_{1-p}(r, k + 1)              p the probability of a success, k their number
 
@@ -43,9 +41,7 @@ _FAR = 1e100  # quantiles of Student's t further out, in scales, count as infini
 _MANY = 1e60  # n of a binomial that replaces a Poisson; it changes P(Y > k) by a factor of about 1 + k^2 / n
 _MOST = 2**53  # above it, float64 has no odd numbers
 
-_BETA = (td.Beta, dist.Beta)  # exactly these: a subclass may be another distribution
-_GAMMA = (td.Gamma, dist.Gamma)
-_STUDENT = (td.StudentT, dist.StudentT)
+_STUDENT = (td.StudentT, dist.StudentT)  # exactly these: a subclass may be another distribution
 _BERNOULLI = (td.Bernoulli, dist.Bernoulli)
 _POISSON = (td.Poisson, dist.Poisson, precise.Poisson)
 _NEGATIVE = (td.NegativeBinomial, dist.NegativeBinomial, precise.NegativeBinomial)
@@ -73,31 +69,22 @@ def mixture_quantiles(distribution: td.Distribution, q: Tensor) -> Tensor:
         ``[Q, N, ...]``, float64, or int64 for counts.
 
     Raises:
-        TypeError: the components have no quantiles, or no cumulative distribution function or inverse of it is known for
-            them.
+        TypeError: no cumulative distribution function of the components, or no inverse of it, is known.
         ValueError: the predictions are not finite, or a quantile is too large for float64; q is nearer to 0 or 1 than 1e-9.
     """
     of_element: Any = elements(distribution)
-    shape, name = of_element.batch_shape, type(of_element).__name__
-    if isinstance(of_element, td.Categorical):
-        raise TypeError(
-            "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
-            "Prediction.mean"
-        )
-    support, counts = support_of(of_element), type(of_element) in _COUNTS
-    if of_element.event_shape or support is None or (support.is_discrete and not counts):
-        raise TypeError(
-            f"quantiles need observations with one known cumulative distribution function each; got {name}: take quantiles "
-            "of Prediction.sample_y instead"
-        )
+    shape, name, counts = of_element.batch_shape, type(of_element).__name__, type(of_element) in _COUNTS
     try:
+        support = support_of(of_element)
+        if of_element.event_shape or support is None or (support.is_discrete and not counts):
+            raise NotImplementedError
         of_element = rebuilt(lambda value: _finite(value.detach().double()).flatten(1, len(shape) - 1), of_element)
         if not counts:
             cdf(of_element, _icdf(of_element, 0.5)[0])
     except (NotImplementedError, TypeError):
         raise TypeError(
-            "quantiles need a distribution of y whose cumulative distribution function and its inverse are known; got "
-            f"{name}: take quantiles of Prediction.sample_y instead"
+            "quantiles need a distribution of y whose cumulative distribution function and its inverse are known, as labels "
+            f"have none; got {name}: take probabilities of Prediction.mean, or quantiles of Prediction.sample_y"
         ) from None
     beyond = float(torch.minimum(q, 1 - q).min())
     if beyond < _TAIL:
@@ -161,8 +148,6 @@ def cdf(distribution: Any, y: Tensor) -> Tensor:
 
 def _icdf(distribution: Any, q: float) -> Tensor:
     """The q-quantile of every component; a NotImplementedError if it is not known."""
-    if isinstance(distribution, td.MixtureSameFamily):
-        return _icdf(distribution.component_distribution, q).movedim(-1, 0).flatten(0, 1)
     _, inverse = _by_scipy(distribution)
     if inverse is None:
         return distribution.icdf(torch.tensor(q, dtype=torch.float64))  # type: ignore[no-any-return]
@@ -172,11 +157,6 @@ def _icdf(distribution: Any, q: float) -> Tensor:
 def _by_scipy(distribution: Any) -> tuple[_Function | None, _Function | None]:
     """P(Y <= y) of every component and its inverse where PyTorch does not have it; of counts only the first."""
     d, kind, of = distribution, type(distribution), scipy.special
-    if kind in _GAMMA:
-        return None, lambda q: of.gammaincinv(_array(d.concentration), q) / _array(d.rate)
-    if kind in _BETA:
-        a, b = _array(d.concentration1), _array(d.concentration0)
-        return lambda y: of.betainc(a, b, y), lambda q: of.betaincinv(a, b, q)
     if kind in _STUDENT:
         df, loc, scale = map(_array, (d.df, d.loc, d.scale))
 

@@ -11,7 +11,7 @@ The header of replicates has such a description of every fit as ``fits``, and te
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,13 @@ from torch import Tensor, nn
 
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
-from pyrodrop.checks import known
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import Record, read_tensors, under, write_tensors
-from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import check_assignable
 from pyrodrop.parts import differences, in_words, made, made_of, made_with, refuse
-from pyrodrop.scaling import Standardize
 
 _CLASSES = {"fit": "Fit", "replicates": "Replicates", "sampled": "Sampled"}  # by kind; each has save and load
 
@@ -97,13 +94,12 @@ class Stored:
         return dict(settings.content)
 
     def into(
-        self, parts: Mapping[str, Any], allow: Collection[str] = (), dtype: torch.dtype | None = None
+        self, parts: Mapping[str, Any], dtype: torch.dtype | None = None
     ) -> tuple[dict[str, Any], Callable[..., None]]:
         """Check model and guide against the file.
 
         Args:
             parts: the objects to read the states into, by name, the model first; None to create one as the file says.
-            allow: names of parts that may have other classes or arguments, as long as their states can be restored.
             dtype: to convert the states and the parts to.
 
         Returns:
@@ -123,8 +119,7 @@ class Stored:
         for name, module in modules.items():
             converted = module if dtype is None else copy.deepcopy(module).to(dtype)
             check_assignable(converted, states[name], f"the {name} in {self.where}")
-            _check_scales(module, states[name], f"{self.where} is damaged: {name}")
-        self._check_made_with(complete, allow)
+        self._check_made_with(complete)
 
         def restore(device: torch.device | None = None) -> None:
             for name, module in modules.items():
@@ -172,10 +167,8 @@ class Stored:
             raise ValueError(f"{self.where} {fault}: no {name} can be made of it: {error}") from error
         return part
 
-    def _check_made_with(self, parts: Mapping[str, Any], allow: Collection[str]) -> None:
-        """Raise a ValueError if a part that is not in `allow` differs in more than the initial value of a stored tensor."""
-        for name in allow:
-            known(name, parts, "part of the file, in allow,")
+    def _check_made_with(self, parts: Mapping[str, Any]) -> None:
+        """Raise a ValueError if a part differs in more than the initial value of a stored tensor."""
         there = self.about.get("made_with")
         if there is None:  # in files of older versions
             return
@@ -184,9 +177,8 @@ class Stored:
         compared = {
             name: differences(_fixed(in_words(there[name], name), name, part), _fixed(made_of(part, name), name, part))
             for name, part in parts.items()
-            if name not in allow
         }
-        refuse(compared, f"{self.where} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
+        refuse(compared, f"{self.where} is of another {' or '.join(parts)}", "Build them as for the training")
 
 
 def _fixed(description: Mapping[str, str], name: str, part: Any) -> dict[str, str]:
@@ -201,21 +193,6 @@ def _fixed(description: Mapping[str, str], name: str, part: Any) -> dict[str, st
         return of_several or f"{place}.".startswith(restored)
 
     return {place: text for place, text in description.items() if not starts(place, text)}
-
-
-def _check_scales(module: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Raise a ValueError for standardisations and likelihoods that would get a scale of 0, or one that is negative or not
-    finite."""
-    for path, child in module.named_modules():
-        if isinstance(child, Standardize | Likelihood):
-            loaded = copy.deepcopy(child)
-            loaded.load_state_dict(under(f"{path}.", state))
-            for name in loaded.scales:
-                value = getattr(loaded, name, None)  # None where it is an output of the network
-                if value is not None and not bool((value.isfinite() & (value > 0)).all()):
-                    raise Failed(f"{where}.{path}.{name} must be positive and finite")
-            if isinstance(loaded, Standardize) and not bool(loaded.loc.isfinite().all()):
-                raise Failed(f"{where}.{path}.loc must be finite")
 
 
 def _modules(parts: Mapping[str, Any]) -> dict[str, nn.Module]:

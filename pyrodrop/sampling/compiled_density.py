@@ -17,7 +17,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pyro import poutine
@@ -25,8 +25,7 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
-from pyrodrop.checks import EngineName as Name
-from pyrodrop.compiled import Program, Replayed, Untraceable, calling, first_that_works, pure
+from pyrodrop.compiled import Program, Untraceable, calling, first_that_works, pure
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.tuning import Metric
@@ -39,15 +38,11 @@ _NOT_FINITE = (
     f"fewer than 2 of {_TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
     "prior, the likelihood and the data, or pass start=..., trained runs"
 )
-_NOT_PYROS = (
-    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
-    "likelihood that draws random numbers"
-)
 _NEARER = 0.9  # draw number n to compare is scaled by this to the power n
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
 _MOST_OPERATIONS = 1500  # of an energy and its gradient, to compile them unasked
-_REPLAY = {"cuda"}  # kinds of devices that replay the kernels of a step
-_CARRIED = (2, 3, 1)  # the results of a step that are q, p and dU/dq of the next one
+
+Name = Literal["auto", "compiled", "traced"]
 
 Energies = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From q ``[B, D]`` to U ``[B]`` and dU/dq ``[B, D]``."""
@@ -67,8 +62,7 @@ class CompiledDensity:
     Args:
         density: of the latent sites and the data.
         chains: C.
-        engine: ``compiled``, ``traced``, ``pyro`` (handlers in every call, chains one after the other), or ``auto`` for the
-            first of them that works.
+        engine: ``compiled``, ``traced``, or ``auto`` for the first of them that works.
 
     Attributes:
         engine: the engine that is used.
@@ -77,7 +71,7 @@ class CompiledDensity:
         seconds: what recording, compiling and comparing took.
 
     Raises:
-        ValueError: the energy differs from call to call, or from Pyro's.
+        ValueError: the energy cannot be recorded, draws random numbers, or differs from Pyro's.
     """
 
     def __init__(self, density: Density, chains: int, engine: Name) -> None:
@@ -89,19 +83,20 @@ class CompiledDensity:
         rank, one = min(density.rank, self.size), torch.ones(self.size, dtype=density.dtype, device=density.device)
         self.metric: Metric = Metric(one, *((one.new_zeros(self.size, rank), one[:rank].clone()) if rank else ()))
         self._program: Callable[..., Sequence[Tensor]]
-        level = logging.INFO if engine == "auto" else logging.WARNING
         pyros = _by_pyro(density)
 
         def failed(way: tuple[Name, bool], error: Untraceable) -> None:
-            words = f"{way[0]!r}{', all chains at once' if way[1] else ''}"
-            _log.log(level, "no potential energy by engine %s: %s", words, error)
+            _log.info("no potential energy by engine %r%s: %s", way[0], ", all chains at once" if way[1] else "", error)
 
-        most = _MOST_OPERATIONS if engine == "auto" else math.inf
-        ways = ((way, functools.partial(self._make, *way, pyros, most)) for way in self._ways(engine))
         try:
+            energy = _recorded(density, self.metric.scale)
+            ways = ((way, functools.partial(self._make, energy, *way, pyros)) for way in self._ways(engine, energy))
             (self.engine, self.stacked), _ = first_that_works(ways, failed)
         except Untraceable as error:
-            raise ValueError(_NOT_PYROS) from error
+            raise ValueError(
+                "the log joint density must be a function that can be recorded, and the one that Pyro computes for the "
+                f"model (pyro.infer.NUTS calls a model as it is); got a density of which {error}"
+            ) from error
         self.seconds: float = time.perf_counter() - begun
 
     def follow(self, q: Tensor, p: Tensor, gradient: Tensor, eps: float, metric: Metric, steps: int) -> list[Tensor]:
@@ -110,13 +105,13 @@ class CompiledDensity:
         blocks = []
         with torch.no_grad():
             for chains in zip(q.split(self.block), p.split(self.block), gradient.split(self.block), strict=True):
-                blocks.append([tensor.clone() for tensor in self._steps(*chains, size, *shared, times=steps)])
+                blocks.append(self._steps(*chains, size, *shared, times=steps))
         return [torch.cat(tensors) for tensors in zip(*blocks, strict=True)]
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q ``[C, D]``, from steps that do not move."""
         with torch.no_grad():
-            each = [[value.clone() for value in self._steps(rows, *self._still)[:2]] for rows in q.split(self.block)]
+            each = [self._steps(rows, *self._still)[:2] for rows in q.split(self.block)]
         energies, gradients = zip(*each, strict=True)
         return torch.cat(energies), torch.cat(gradients)
 
@@ -142,36 +137,27 @@ class CompiledDensity:
         return ~(energy.isfinite() & gradient.isfinite().all(1))
 
     def _steps(self, *tensors: Tensor, times: int = 1) -> Sequence[Tensor]:
-        """The results of the last of `times` steps of a block, which must be contiguous.
-
-        On a GPU, the next call overwrites the results of `_CARRIED`.
-        """
-        if isinstance(self._program, Replayed):
-            return self._program(*tensors, times=times)
+        """The results of the last of `times` steps of a block, which must be contiguous."""
         results = self._program(*tensors)
         for _ in range(times - 1):
-            results = self._program(*(results[position] for position in _CARRIED), *tensors[len(_CARRIED) :])
+            _, gradient, q, p = results
+            results = self._program(q, p, gradient, *tensors[3:])
         return results
 
-    def _ways(self, engine: Name) -> Iterator[tuple[Name, bool]]:
+    def _ways(self, engine: Name, energy: Program) -> Iterator[tuple[Name, bool]]:
         """The engines to try, in this order, and whether to map the energy over chains."""
-        names: list[Name] = [] if engine == "pyro" else ["traced"] if engine == "traced" else ["compiled", "traced"]
+        many = engine == "auto" and energy.operations > _MOST_OPERATIONS
+        names: list[Name] = ["traced"] if engine == "traced" or many else ["compiled", "traced"]
         if self.chains > 1 and self.density.maps:
             yield from ((name, True) for name in names)
         yield from ((name, False) for name in names)
-        yield "pyro", False
 
-    def _make(self, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]], operations: float) -> None:
-        """Make the program of a step, of at most so many operations to compile, and compare it with Pyro at two points."""
+    def _make(self, energy: Program, name: Name, mapped: bool, pyros: Sequence[tuple[Tensor, ...]]) -> None:
+        """Make the program of a step, and compare it with Pyro at two points."""
         density, self.block = self.density, 1
-        energy: Any = functools.partial(_not_random, density) if name == "pyro" else self._energy
         if mapped:
             most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
-        if name == "compiled" and energy.operations > operations:
-            raise Untraceable(
-                f"compiling its {energy.operations} operations would take minutes: engine='compiled' does it"
-            )
         shared = [tensor for tensor in self.metric if tensor is not None]
         chains = self.metric.scale.new_zeros(self.block, self.size)
         inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *shared]
@@ -188,16 +174,8 @@ class CompiledDensity:
 
             return leapfrog(energies, *tensors)
 
-        if name == "pyro":
-            self._program = functools.partial(step, energy)
-        else:
-            code = f"{[site.shape for site in density.sites.values()]} {_source()}"
-            self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled", code=code)
-            if density.device.type in _REPLAY:
-                try:
-                    self._program = Replayed(self._program, inputs, _CARRIED)
-                except RuntimeError as error:
-                    _log.info("the kernels of a step are launched one by one, which is slower: %s", error)
+        code = f"{[site.shape for site in density.sites.values()]} {_source()}"
+        self._program = calling(step, energy, inputs, mapped=mapped, compiled=name == "compiled", code=code)
         try:
             ours = self.energies(torch.stack([q for q, *_ in pyros]).repeat(self.block, 1))
         except Exception as error:  # whatever an operation that cannot be mapped raises
@@ -211,18 +189,17 @@ class CompiledDensity:
             if not near(want.expand_as(energies), energies, tolerance, 1.0) or not all(alike):
                 raise Untraceable("its numbers differ from Pyro's")
 
-    @functools.cached_property
-    def _energy(self) -> Program:
-        """The recorded energy and gradients of one chain, a function of the sites' values."""
-        density = self.density
-        if density.changes:
-            raise Untraceable(f"{density.changes}, which a trace would freeze")
-        values = density.by_site(self.metric.scale).values()
-        program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
-        if program.is_random:
-            raise Untraceable("it draws random numbers")
-        _make_failures_nan(program.graph)
-        return program
+
+def _recorded(density: Density, like: Tensor) -> Program:
+    """The recorded energy and gradients of one chain, a function of the sites' values, for q `like`."""
+    if density.changes:
+        raise Untraceable(f"{density.changes}, which a trace would freeze")
+    values = density.by_site(like).values()
+    program = pure(functools.partial(_energy_and_gradients, density), list(values), [density.model])
+    if program.is_random:
+        raise Untraceable("it draws random numbers")
+    _make_failures_nan(program.graph)
+    return program
 
 
 def _make_failures_nan(graph: fx.Graph) -> None:
@@ -260,15 +237,6 @@ def _energy_and_gradients(density: Density, *tensors: Tensor) -> list[Tensor]:
     except torch.linalg.LinAlgError:  # of a matrix that is singular up to rounding
         return [value * torch.nan for value in (values[0].detach().sum(), *values)]
     return [energy.detach(), *gradients]
-
-
-def _not_random(density: Density, *tensors: Tensor) -> list[Tensor]:
-    """As `_energy_and_gradients`, which must not draw random numbers."""
-    before = torch.get_rng_state()
-    results = _energy_and_gradients(density, *tensors)
-    if not torch.equal(before, torch.get_rng_state()):
-        raise Untraceable("it draws random numbers")
-    return results
 
 
 def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:

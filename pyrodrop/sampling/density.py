@@ -1,11 +1,10 @@
 """The density of a Pyro program and its data, of which a network is one.
 
     program(*args, **kwargs)  ->  sites z_j with distributions f_j
-    U(u) = -beta ln p(y | z) - sum_j (ln f_j(z_j | z_<j) + ln |det dT_j / du_j|),   z_j = T_j(u_j)
+    U(u) = -ln p(y | z) - sum_j (ln f_j(z_j | z_<j) + ln |det dT_j / du_j|),   z_j = T_j(u_j)
 
-T_j = biject_to(support of f_j), so that all u are real; q is all u as one vector. beta, the power of the likelihood, is 1
-for the posterior; others are for networks alone. Sites with finitely many values are summed out by Pyro's
-`TraceEinsumEvaluator`.
+T_j = biject_to(support of f_j), so that all u are real; q is all u as one vector. Sites with finitely many values are
+summed out by Pyro's `TraceEinsumEvaluator`.
 
 What has no such density is refused, by the name of its site: improper priors, supports that depend on other sites, sites
 that are masked, subsamples of plates. So is a program whose density is no function of its sites: one that changes something
@@ -27,7 +26,6 @@ from pyro.infer import config_enumerate
 from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
 from pyro.infer.mcmc.util import TraceEinsumEvaluator, initialize_model
-from pyro.poutine.messenger import Messenger
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -126,14 +124,10 @@ class Density:
         """The value of every site on its support, otherwise as `by_site`."""
         return {name: self.sites[name].to_support(value) for name, value in self.by_site(q).items()}
 
-    def joint(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the program."""
-        return self.model(*args, **kwargs)
-
     def pyros(self, values: dict[str, Tensor]) -> Callable[..., Tensor]:
         """The potential that Pyro's own kernels would use."""
         args, kwargs = self.arguments.args, self.arguments.kwargs
-        made = initialize_model(self.joint, args, kwargs, max_plate_nesting=self.nesting, initial_params=values)
+        made = initialize_model(self.model, args, kwargs, max_plate_nesting=self.nesting, initial_params=values)
         return made[1]  # type: ignore[no-any-return]
 
     def energy(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -175,8 +169,8 @@ class Density:
     def _enumerated(self) -> Any:
         """The program with its discrete sites enumerated."""
         if not self.discrete:
-            return self.joint
-        return poutine.enum(config_enumerate(self.joint), first_available_dim=-1 - self.nesting)
+            return self.model
+        return poutine.enum(config_enumerate(self.model), first_available_dim=-1 - self.nesting)
 
     def _started(self, seed: int) -> dict[str, Any]:
         """The sites and parameters of a call at random values, by name; discrete sites are drawn unless they are known."""
@@ -194,22 +188,16 @@ class NetworkDensity(Density):
     Args:
         model: in evaluation mode.
         x, y: all of the data.
-        likelihood_power: beta.
     """
 
     rank = 0
 
-    def __init__(self, model: NetworkModel, x: Any, y: Tensor, likelihood_power: float) -> None:
-        self.likelihood_power = likelihood_power
+    def __init__(self, model: NetworkModel, x: Any, y: Tensor) -> None:
         super().__init__(model, Call((x, y), {}))
         self.dtype = self.dtypes[next(iter(model.weight_sites()))]  # hyperpriors may be in float32
         self.maps, self.changes = model.batches_weights, model.changes_itself
         if self.discrete:
             raise ValueError(f"the prior of {self.discrete[0]!r} is discrete, and weights must be continuous")
-
-    def joint(self, *args: Any, **kwargs: Any) -> Any:
-        with _Power(self.likelihood_power):
-            return self.model(*args, **kwargs)
 
     def draw(self, seed: int) -> dict[str, Tensor]:
         """Unconstrained values: hyperparameters uniform on [-2, 2], and weights from their prior given these."""
@@ -221,21 +209,7 @@ class NetworkDensity(Density):
         return {**values, **drawn}
 
 
-class _Power(Messenger):
-    """Raises the likelihood to a power: applied inside `poutine.condition`, it meets only y as an observed site."""
-
-    def __init__(self, power: float) -> None:
-        super().__init__()
-        self.power = power
-
-    def _pyro_sample(self, msg: Any) -> None:
-        if msg["is_observed"]:
-            msg["scale"] = msg["scale"] * self.power
-
-
-def network_density(
-    model: NetworkModel, data: Data, dtype: torch.dtype | None = None, likelihood_power: float = 1.0
-) -> NetworkDensity:
+def network_density(model: NetworkModel, data: Data, dtype: torch.dtype | None = None) -> NetworkDensity:
     """The density of a copy of the model in evaluation mode, and of the data on its device.
 
     Raises:
@@ -263,7 +237,7 @@ def network_density(
 
     y = recordable(dataset.y, first.device)
     y = y.to(first.dtype) if y.is_floating_point() else y
-    return NetworkDensity(model, mapped(wide, dataset.x), y, float(likelihood_power))
+    return NetworkDensity(model, mapped(wide, dataset.x), y)
 
 
 def program_density(model: Any, data: Any, device: str | torch.device) -> Density:

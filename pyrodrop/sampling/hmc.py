@@ -90,9 +90,15 @@ class HMC:
     """
 
     def __init__(
-        self, density: CompiledDensity, q: Tensor, generator: torch.Generator, tune: int, *, target_acceptance: float,
+        self,
+        density: CompiledDensity,
+        q: Tensor,
+        generator: torch.Generator,
+        tune: int,
+        *,
         max_steps: int,
-    ) -> None:  # fmt: skip
+        target_acceptance: float = 0.8,
+    ) -> None:
         self.density, self.generator, self.tune, self.max_steps = density, generator, tune, max_steps
         self.metric: Metric = density.metric
         rank = 0 if self.metric.values is None else len(self.metric.values)

@@ -45,7 +45,7 @@ class Diagnostics(Described):
         ess_f_median: the median of the bulk effective sample size over the points.
         ess_log_likelihood: the smaller of bulk and tail effective sample size of the log likelihood.
         diverging: number of draws of divergent trajectories.
-        energy_rounding: standard deviation, in nats, of the rounding error of energies.
+        energy_rounding: the rounding error of energies in nats, the size of an energy times half the spacing of numbers.
         chains: number of chains.
         e_bfmi: the mean square of the change of energy between draws, over the variance of energy (Betancourt 2016,
             https://arxiv.org/abs/1604.00695).
@@ -87,14 +87,9 @@ class Diagnostics(Described):
         return {name: None if value is None or not math.isfinite(value) else value for name, value in values.items()}
 
     @classmethod
-    def of_dict(cls, values: Any) -> Diagnostics:
-        """The inverse of `to_dict`; a ValueError for other values, as of a damaged file."""
+    def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
+        """The inverse of `to_dict`."""
         names = [field.name for field in fields(cls)]
-        numbers = isinstance(values, Mapping) and all(
-            isinstance(value, int | float | None) for value in values.values()
-        )
-        if not numbers or not {*names} - {"e_bfmi"} <= values.keys():
-            raise ValueError("diagnostics must be numbers by name")
         known: dict[str, Any] = {name: values.get(name) for name in names}
         known |= {n: math.nan for n, value in known.items() if value is None and n != "e_bfmi"}
         return cls(**known)

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
-from pyrodrop.checks import EngineName as Name
 from pyrodrop.checks import Seed, checked, instance, shown
 from pyrodrop.data import Data
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.compiled_density import CompiledDensity, Name
 from pyrodrop.sampling.density import network_density
 from pyrodrop.threads import outside
 
@@ -24,7 +23,7 @@ class Potential:
 
     Attributes:
         model: the model, a copy in evaluation mode with the standardisation of the data.
-        engine: how the value and the gradient are computed: ``compiled``, ``traced`` or ``pyro``.
+        engine: how the value and the gradient are computed: ``compiled`` or ``traced``.
         sites: shape of the unconstrained value of every latent site.
         transforms: for every latent site, from its support to unconstrained values, as for `pyro.infer.MCMC`.
     """
@@ -47,16 +46,13 @@ class Potential:
             TypeError: `values` is not a mapping.
             ValueError: names, shapes or dtypes are not those of the sites.
         """
-        instance(values, Mapping, "values", "a mapping from site to tensor")
         want = {name: (list(shape), self._compiled.density.dtype) for name, shape in self.sites.items()}
-        for name in [*want, *values]:
-            value = values.get(name)
-            got: Any = (list(value.shape), value.dtype) if isinstance(value, Tensor) else shown(value)
-            if got != want.get(name):
-                raise ValueError(
-                    "values must have a tensor for every latent site and no other; its shape and dtype for "
-                    f"{name!r} must be {want.get(name)}; got {got}"
-                )
+        got: dict[str, Any] = {
+            name: (list(value.shape), value.dtype) if isinstance(value, Tensor) else shown(value)
+            for name, value in instance(values, Mapping, "values", "a mapping from site to tensor").items()
+        }
+        if got != want:
+            raise ValueError(f"values must be tensors of the latent sites, of shapes and dtypes {want}; got {got}")
         return _Energy.apply(self._compiled, *map(values.get, want))  # type: ignore[no-untyped-call, no-any-return]
 
     @checked

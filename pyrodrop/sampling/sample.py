@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,12 +16,11 @@ from tqdm import tqdm
 from pyrodrop import threads
 from pyrodrop.changes import Kept
 from pyrodrop.checks import Count, HasDraws, Progress, Real, Seed, checked, shown
-from pyrodrop.checks import EngineName as Name
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, resolve, seeded
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.agreement import check_shapes
-from pyrodrop.sampling.compiled_density import CompiledDensity
+from pyrodrop.sampling.compiled_density import CompiledDensity, Name
 from pyrodrop.sampling.density import Density, network_density, program_density, still
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mclmc import MCLMC
@@ -31,7 +29,6 @@ from pyrodrop.threads import outside
 from pyrodrop.training.problem import describe
 
 _log = logging.getLogger("pyrodrop")
-_LINES = 16  # at least, by which the rounding of energies is measured
 
 
 @threads.exclusive()
@@ -47,15 +44,11 @@ def sample(
     chains: Annotated[int, Count("the number of chains", least=4)] = 64,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
     tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 250,
-    target_acceptance: Annotated[
-        float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
-    ] = 0.8,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     energy_variance: Annotated[
         float, Real("the mean square of energy's change in a microcanonical step, per dimension", above=0)
     ]
     | None = None,
-    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
     device: str | torch.device = "auto",
@@ -92,18 +85,16 @@ def sample(
         chains: number of chains, at least 4, since each learns from the others; from 16 on, tuning works well.
         draws: number of draws to keep of each chain after tuning, at least 4.
         tune: transitions of tuning.
-        target_acceptance: target for the harmonic mean over chains of the acceptance probability.
         max_steps: the largest number of leapfrog steps of a trajectory.
         energy_variance: None for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
             so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
             0.1. From trained weights as `start`, they move where the steps of Hamiltonian chains are tiny, as in networks
             of several layers (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1). It is the target for the
             mean square of the change of energy in a step, per latent number, of which there must be at least 2.
-        likelihood_power: power of the likelihood; 1 for the posterior.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
-        engine: ``compiled`` by TorchInductor, a ``traced`` graph, ``pyro``, whose handlers run in every call, or ``auto``
-            for the first of them that works. If a network cannot be mapped over weights, chains are computed one by one.
+        engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``auto`` for the first of them that works. If a
+            network cannot be mapped over weights, chains are computed one by one.
         device: where to compute; ``auto`` is the GPU if there is one, and for a program the device of its data.
         seed: of starts, momenta and acceptance.
         progress: whether to show a progress bar; if None, where the output is a terminal.
@@ -115,9 +106,10 @@ def sample(
         TypeError: `model` cannot be called, `data` are not its arguments, `start` is no run, or a number is of the wrong
             kind.
         ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
-            improper; the data do not fit the model; the network or program draws random numbers; a site of a program has a
-            support that depends on other sites, is masked, in a subsample, or discrete with infinitely many values; calls
-            of the program change something, or have other sites; or the draws do not fit into memory.
+            improper; the data do not fit the model; the network or program draws random numbers, or cannot be
+            recorded; a site of a program has a support that depends on other sites, is masked, in a subsample, or discrete
+            with infinitely many values; calls of the program change something, or have other sites; or the draws do not fit
+            into memory.
         RuntimeError: the call is inside a block that would change what it computes: see `pyrodrop.threads`.
 
     Example:
@@ -141,12 +133,10 @@ def sample(
         density: Density
         if isinstance(model, NetworkModel):
             place, dataset = resolve(device), Dataset.of(data)
-            density = network_density(copy.deepcopy(model).to(place), dataset, dtype, likelihood_power)
+            density = network_density(copy.deepcopy(model).to(place), dataset, dtype)
         else:
-            if start is not None or likelihood_power != 1 or dtype is not None:
-                raise TypeError(
-                    "start, likelihood_power and dtype are for models of pyrodrop.models, not for other programs"
-                )
+            if start is not None or dtype is not None:
+                raise TypeError("start and dtype are for models of pyrodrop.models, not for other programs")
             stack.enter_context(still(model))
             density = program_density(model, data, device)
         need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))
@@ -163,30 +153,28 @@ def sample(
         with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
             q = compiled.from_prior(generator) if runs is None else from_runs(compiled, runs, generator)
             hmc = (
-                HMC(compiled, q, generator, tune, target_acceptance=target_acceptance, max_steps=max_steps)
+                HMC(compiled, q, generator, tune, max_steps=max_steps)
                 if energy_variance is None
                 else MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
             )
             q, stats, seconds = hmc.run(draws, bar)
         settings: dict[str, Any] = {
-            **(
-                {"kernel": "hmc"}
-                if energy_variance is None
-                else {"kernel": "mclmc", "energy_variance": energy_variance}
-            ),
-            **{"chains": chains, "draws": draws, "tune": tune, "target_acceptance": target_acceptance},
+            "kernel": "hmc" if energy_variance is None else "mclmc",
+            **({} if energy_variance is None else {"energy_variance": energy_variance}),
+            **{"chains": chains, "draws": draws, "tune": tune},
             **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
             "dtype": str(density.dtype).removeprefix("torch."),
             "engine": compiled.engine,
             "stacked": compiled.stacked,
             "seconds_of": {"compiling": compiled.seconds, **seconds},
-            "energy_rounding": _rounding(hmc) if density.dtype == torch.float32 and energy_variance is None else 0.0,
+            "energy_rounding": 0.0
+            if energy_variance
+            else float(stats["lp"].abs().median()) * torch.finfo(density.dtype).eps / 2,
             "model": describe(density.model),
         }
         samples = density.constrained(q)
     if isinstance(model, NetworkModel):
-        settings |= {"likelihood_power": float(likelihood_power), "device": place.type}
-        settings |= {"num_data": len(dataset), "data_fingerprint": dataset.fingerprint}
+        settings |= {"device": place.type, "num_data": len(dataset), "data_fingerprint": dataset.fingerprint}
         settings |= {} if dataset.columns is None else {"columns": dataset.columns.words()}
         sampled = Sampled(density.model, samples, stats, dataset, settings, place)
     else:
@@ -201,19 +189,6 @@ def sample(
     if not diagnostics.mixed:
         _log.warning("the draws of %s should not be used yet: %s", settings["model"], "; ".join(diagnostics.problems))
     return sampled
-
-
-def _rounding(hmc: HMC) -> float:
-    """The rounding error of energies, from short lines: the change of energy minus that by the gradients at the ends."""
-    energy, gradient, q, _ = (value.double() for value in hmc.state)
-    squares = []
-    for _ in range(math.ceil(_LINES / len(q))):
-        change = 1e-3 * hmc.metric.scale * torch.randn(q.shape, device=q.device, generator=hmc.generator)
-        end = hmc.state.q + change
-        after, slope = (value.double() for value in hmc.density.energies(end))
-        expected = (0.5 * (gradient + slope) * (end.double() - q)).sum(1)
-        squares.append((after - energy - expected).square() / 2)
-    return float(torch.cat(squares).mean().sqrt())
 
 
 def runs_of(start: Any) -> list[Any]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.changes import Kept, evaluating
-from pyrodrop.checks import Inputs, mapped
 from pyrodrop.checks import count as whole_number
+from pyrodrop.checks import mapped
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import made_on
 from pyrodrop.failed import Failed
@@ -82,11 +81,6 @@ class Sampled(Posterior):
         rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
-    @property
-    def fingerprint(self) -> str | None:
-        """The fingerprint of the data of a network, also after loading."""
-        return self.settings.get("data_fingerprint")
-
     @contextmanager
     def as_trained(self) -> Iterator[None]:
         """Have a program compute with its values when it was sampled, in evaluation mode, within the block."""
@@ -119,66 +113,40 @@ class Sampled(Posterior):
         together, blocks = max(1, _AT_ONCE // (self.draws * len(chosen))), []
         for first in range(0, self.chains, together):  # so that not all of f is in memory
             weights = {name: values[first : first + together].flatten(0, 1) for name, values in self.samples.items()}
-            distribution = self.distribution_of(weights, chosen.x, min(together, self.chains - first) * self.draws)
+            guide, count = StoredDraws(weights, self.device), min(together, self.chains - first) * self.draws
+            predicted = draw_functions(self.model, guide, chosen.x, count, seed=0, device=self.device)
+            distribution = predicted.distribution
             blocks.append(distribution.log_prob(aligned(y, distribution)).cpu())
         return torch.cat(blocks).reshape(self.chains, self.draws, -1)
 
-    def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
-        """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
-        guide = StoredDraws(weights, self.device)
-        prediction: Any = draw_functions(self.model, guide, x, count, seed=0, device=self.device)
-        return prediction.distribution  # type: ignore[no-any-return]
+    def diagnostics(self) -> Diagnostics:
+        """R-hat and effective sample sizes, divergences and E-BFMI; after loading those that are in the file.
 
-    def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
-        """R-hat and effective sample sizes, divergences and E-BFMI.
-
-        Of a network, of f at points and of the log likelihood of the data; of a program, of its sites and the log density.
-
-        Args:
-            x: the points for f; up to 100 of the data's, evenly spaced, if None.
-            data: the data of the run; needed after loading.
+        Of a network, of f at up to 100 points of the data, evenly spaced, and of the log likelihood of all data; of a
+        program, of its sites and the log density.
 
         Raises:
-            TypeError: `x` or `data` for a program.
-            ValueError: there are no data, or not those of the run; fewer than 4 draws per chain; f is the same in all draws.
+            ValueError: fewer than 4 draws per chain; f is the same in all draws; the file has none.
         """
         if self.draws < 4:
             raise ValueError(f"diagnostics need at least 4 draws per chain; got {self.draws}")
-        if self.kept is None or x is not None or data is not None:
-            chosen = self.own_data("diagnostics", data)
-            count = len(chosen)
+        if self.data is None:
+            if "diagnostics" not in self.settings:
+                raise ValueError(
+                    "diagnostics need the data of the run, which loaded draws do not have; the file has none"
+                )
+            return Diagnostics.of_dict(self.settings["diagnostics"])
+        if self.kept is None:
+            count = len(self.data)
             rows = torch.arange(min(_POINTS, count)) * count // min(_POINTS, count)
-            points = mapped(lambda part: part[rows], chosen.x) if x is None else x
-            f, log_density = (
-                self.predict(points, self.chains * self.draws).f,
-                self.log_likelihood(chosen).double().sum(2),
-            )
+            f = self.predict(mapped(lambda part: part[rows], self.data.x), self.chains * self.draws).f
+            log_density = self.log_likelihood().double().sum(2)
         else:
             f = torch.cat([values.reshape(self.chains * self.draws, -1) for values in self.samples.values()], 1)
             log_density = self.stats["lp"]
         f = f.reshape(self.chains, self.draws, -1)
         diverging, rounding = int(self.stats["diverging"].sum()), float(self.settings["energy_rounding"])
         return diagnose(f, log_density, diverging, rounding, self.stats.get("energy"))
-
-    def thinned(self, num_samples: int) -> Sampled:
-        """A copy with fewer draws: the same number of each chain, evenly spaced, including the last one.
-
-        Args:
-            num_samples: draws in all, at least one per chain; rounded down to a multiple of the number of chains.
-
-        Raises:
-            TypeError: `num_samples` is not a whole number.
-            ValueError: it is less than the number of chains, or more than all draws.
-        """
-        most, what = self.chains * self.draws, "the number of draws in all, at least one per chain,"
-        share = whole_number(num_samples, "num_samples", what, least=self.chains, most=most) // self.chains
-        rows = (torch.arange(1, share + 1) * self.draws) // share - 1
-        samples, stats = (
-            {name: value[:, rows].contiguous() for name, value in values.items()}
-            for values in (self.samples, self.stats)
-        )
-        settings = {**self.settings, "draws": share, "thinned_from": self.draws}
-        return replace(self, samples=samples, stats=stats, settings=settings)
 
     def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
         arguments: Arguments = self.data
@@ -214,14 +182,13 @@ class Sampled(Posterior):
         return Card("Sampled", lines)
 
     @classmethod
-    def load(cls, path: str | Path, model: NetworkModel | None = None, *, allow: Collection[str] = ()) -> Sampled:
+    def load(cls, path: str | Path, model: NetworkModel | None = None) -> Sampled:
         """Read saved draws.
 
         Args:
             path: of the file.
             model: built like the saved one, which is changed in place, also to the dtype of the draws; needed and compared
                 as in `Fit.load`. None for the model that the file describes.
-            allow: ``("model",)`` to accept a model that is not built as the saved one, as in `Fit.load`.
 
         Raises:
             ValueError: the model differs from the saved one: names or shapes, the network, its activation, the priors or the
@@ -231,7 +198,7 @@ class Sampled(Posterior):
         stored = Stored.read(path, "sampled")
         samples, stats = under("samples.", stored.tensors), under("stats.", stored.tensors)
         dtype = _checked_dtype(stored, samples, stats)
-        parts, restore = stored.into({"model": model}, allow, dtype)
+        parts, restore = stored.into({"model": model}, dtype)
         made: NetworkModel = parts["model"]
         hyper = {name: value for sites in made.hyper_sites().values() for name, value in sites.items()}
         shapes = {name: list(value.shape) for name, value in {**made.weight_sites(), **hyper}.items()}
@@ -272,13 +239,6 @@ def _checked_dtype(stored: Stored, samples: Mapping[str, Tensor], stats: Mapping
     dtypes = {values.dtype for values in samples.values()}
     if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
         raise Failed(f"{stored.where} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
-    settings = stored.record.record("settings")
-    settings.number("energy_rounding", optional=True)
-    if "diagnostics" in settings.content:
-        try:
-            Diagnostics.of_dict(settings.content["diagnostics"])
-        except ValueError as error:
-            raise settings.fault(f"is damaged: {error}") from None
     return dtypes.pop()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyro
@@ -57,7 +56,7 @@ def draw_sites(
     Args:
         arguments: of model and guide; observations among them are drawn anew.
         num_samples: S.
-        sites: names of those to return; None for all. Sites after the last of them are not drawn.
+        sites: names of those to return; None for all. Where the guide has them all, the model is not called.
         values: of the latent sites in place of the guide's draws, ``[S, ...]`` by name.
 
     Raises:
@@ -72,7 +71,10 @@ def draw_sites(
 
     def nodes_at(*inputs: Tensor) -> Any:
         its_guide = guide_at(dict(zip(known, inputs, strict=True))) if known else guide
-        return drawn_anew(model, its_guide, arguments, sites)[1].nodes
+        of_guide = traced("guide", its_guide, arguments)
+        if sites and all(name in of_guide for name in sites):
+            return of_guide.nodes
+        return drawn_anew(model, of_guide, arguments).nodes
 
     with torch.no_grad(), poutine.block(), made_on(arguments.device):
         with seeded(seed, arguments.device):
@@ -140,33 +142,30 @@ class Undrawable(ValueError):
     """A site has a distribution without samples."""
 
 
-def drawn_anew(
-    model: Any,
-    guide: Any,
-    arguments: Arguments,
-    sites: Sequence[str] | None = None,
-) -> tuple[Any, Any]:
-    """Traces of guide and model, with observed sites drawn given the latent ones; values of `poutine.condition` stay.
+def traced(what: str, function: Any, arguments: Arguments) -> Any:
+    """The trace of a call of model or guide."""
+    with poutine.trace() as capture:
+        called(what, function, arguments.args, arguments.kwargs)
+    return capture.trace
+
+
+def drawn_anew(model: Any, of_guide: Any, arguments: Arguments) -> Any:
+    """The trace of the model, with observed sites drawn given the latent ones; values of `poutine.condition` stay.
 
     Args:
-        sites: names of those after which the call of the model may end; None for all.
+        of_guide: a trace of the guide.
 
     Raises:
         Undrawable: a site cannot be drawn, or the only observations are values of `poutine.condition`.
     """
-    with poutine.trace() as of_guide:
-        called("guide", guide, arguments.args, arguments.kwargs)
-    replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
-    with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites), Conditioned() as stay:
-        called("model", replayed, arguments.args, arguments.kwargs)
-        if stay.sites and not any(
-            _is_drawn(node) and name not in of_guide.trace for name, node in of_model.trace.nodes.items()
-        ):
-            raise Undrawable(
-                f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, "
-                "to be drawn anew: pass the observations as obs= in the program"
-            )
-    return of_guide.trace, of_model.trace
+    with _Drawing(), Conditioned() as stay:
+        trace = traced("model", poutine.replay(_Anew()(model), trace=of_guide), arguments)
+    if stay.sites and not any(_is_drawn(node) and name not in of_guide for name, node in trace.nodes.items()):
+        raise Undrawable(
+            f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, to "
+            "be drawn anew: pass the observations as obs= in the program"
+        )
+    return trace
 
 
 def _is_drawn(node: Any) -> bool:
@@ -202,16 +201,8 @@ class _Anew(UnconditionMessenger):
             super()._pyro_sample(msg)
 
 
-class _Enough(Exception):
-    """All sites that were asked for have been drawn."""
-
-
 class _Drawing(Messenger):
-    """Draws the sites that have no value, and ends the call once all sites of these names have one."""
-
-    def __init__(self, names: Sequence[str] | None) -> None:
-        super().__init__()
-        self.left: set[str] | None = None if names is None else set(names)
+    """Draws the sites that have no value; an `Undrawable` for one that has no samples."""
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["done"] or msg["value"] is not None:
@@ -221,14 +212,8 @@ class _Drawing(Messenger):
         except (NotImplementedError, AssertionError) as error:
             raise Undrawable(
                 f"the site {msg['name']!r} cannot be drawn from its {type(innermost(msg['fn'])).__name__} distribution "
-                f"({type(error).__name__}): predict(sites=...) draws those that come before it"
+                f"({type(error).__name__}): predict(sites=...) draws those of the guide"
             ) from error
-
-    def _pyro_post_sample(self, msg: Any) -> None:
-        if self.left is not None:
-            self.left.discard(msg["name"])
-            if not self.left:
-                raise _Enough
 
 
 def check_whole(site: Any) -> None:

@@ -11,7 +11,7 @@ after the first. Every replicate updates the buffers of its own network, such as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -107,7 +107,6 @@ class Replicates(Posterior, Sequence[Fit]):
         guides: Sequence[Callable[..., Any]] | None = None,
         *,
         device: str | torch.device = "auto",
-        allow: Collection[str] = (),
     ) -> Replicates:
         """Read saved replicates, as `Fit.load` does one. Everything in the file is checked before any of them changes.
 
@@ -115,13 +114,13 @@ class Replicates(Posterior, Sequence[Fit]):
             path: of the file.
             models, guides: built like the saved ones, one for each replicate, in their order; None for what the file
                 describes.
-            device, allow: as of `Fit.load`.
+            device: as of `Fit.load`.
 
         Raises:
             ValueError: the file has another number of replicates, or as `Fit.load`.
             OSError: the file cannot be read; the message names it.
         """
-        return restored(Stored.read(path), models, guides, device, allow)
+        return restored(Stored.read(path), models, guides, device)
 
 
 def restored(
@@ -129,7 +128,6 @@ def restored(
     models: Sequence[Callable[..., Any]] | None,
     guides: Sequence[Callable[..., Any]] | None,
     device: str | torch.device = "auto",
-    allow: Collection[str] = (),
 ) -> Replicates:
     """Replicates that were read from a file, put into models and guides once all are checked."""
     stored.check_kind("replicates")
@@ -151,7 +149,7 @@ def restored(
     each = [
         Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
-    put = [restoring(Fit, one, model, guide, device, allow) for one, model, guide in zip(each, *pairs, strict=True)]
+    put = [restoring(Fit, one, model, guide, device) for one, model, guide in zip(each, *pairs, strict=True)]
     return Replicates([load() for load in put], failed, weights)
 
 

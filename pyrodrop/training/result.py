@@ -304,7 +304,6 @@ class Fit(Posterior):
         guide: Callable[..., Any] | None = None,
         *,
         device: str | torch.device = "auto",
-        allow: Collection[str] = (),
     ) -> Self:
         """Read a saved fit.
 
@@ -318,8 +317,6 @@ class Fit(Posterior):
             model, guide: built like the saved ones; None for what the file describes. An autoguide of Pyro has parameters
                 after its first call, so it must have been called, ``guide(**data)``.
             device: where to put them.
-            allow: ``("model",)``, ``("guide",)`` or both, to accept one that is not built as the saved one, such as a
-                network whose code was rewritten to compute the same.
 
         Raises:
             ValueError: model or guide is None, and the file does not describe it; or it differs from the saved one: names,
@@ -328,7 +325,7 @@ class Fit(Posterior):
             RuntimeError: model or guide is None, and another thread trains: all threads share torch's generator.
             OSError: the file cannot be read; the message names it.
         """
-        return restoring(cls, Stored.read(path, "fit"), model, guide, device, allow)()
+        return restoring(cls, Stored.read(path, "fit"), model, guide, device)()
 
 
 def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> Dataset | Loader | Keywords:
@@ -376,19 +373,17 @@ def restoring(
     model: Callable[..., Any] | None,
     guide: Callable[..., Any] | None,
     device: str | torch.device = "auto",
-    allow: Collection[str] = (),
 ) -> Callable[[], F]:
     """Check what was read from a file against model and guide; returns a function that loads them.
 
     Args:
         of: the class of the result.
-        model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
+        model, guide, device: as of `Fit.load`; unchanged until the result is called.
     """
     place, settings, history = resolve(device), stored.settings, stored.tensors.get("history")
     if history is None or history.dim() != 2 or history.shape[1] != 3 or not history.is_floating_point():
         raise Failed(f"{stored.where} must have a history, with three numbers for every step")
-    passed = {"model": model, "guide": guide}
-    parts, put = stored.into(passed, allow)
+    parts, put = stored.into({"model": model, "guide": guide})
     found = None
     if settings.pop("certificate", None) is not None:
         about = stored.record.record("settings").record("certificate")

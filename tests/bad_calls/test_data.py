@@ -46,7 +46,7 @@ TAKES_DATA: dict[str, Callable[[Any], Any]] = {
     "Training": lambda data: pyrodrop.Training(mlp(), guides.Point(mlp()), data),
     "Fit.elbo": lambda data: fit().elbo(2, data),
     "sample": lambda data: pyrodrop.sample(mlp(), data, max_steps=1, progress=False),
-    "potential": lambda data: pyrodrop.potential(mlp(), data, engine="pyro"),
+    "potential": lambda data: pyrodrop.potential(mlp(), data, engine="traced"),
     "Sampled.log_likelihood": lambda data: sampled().log_likelihood(data),
     "compare": lambda data: pyrodrop.compare({"a": fit()}, data, num_samples=2),
     "to_arviz": lambda data: pyrodrop.to_arviz(fit(), data, num_samples=2),
@@ -57,7 +57,6 @@ TAKES_DATA: dict[str, Callable[[Any], Any]] = {
     "gp.GaussianProcess.log_density": lambda data: process().log_density(data),
 }
 MORE_DATA: dict[str, Callable[[Any], Any]] = {
-    "Sampled.diagnostics": lambda data: sampled().diagnostics(data=data),
     "analysis.kfold": lambda data: analysis.kfold(mlp(), guides.Point(mlp()), data, k=2, steps=1, num_samples=2),
     "data.Dataset.of": Dataset.of,
     "recipes.regressor": lambda data: pyrodrop.recipes.regressor(data),
@@ -85,7 +84,7 @@ TAKES_Y: dict[str, Callable[[Any], Any]] = {
 TAKES_LABELS: dict[str, Callable[[Any], Any]] = {
     "fit": lambda y: pyrodrop.fit(classifier().model, classifier().guide, (X, y), **QUICK),
     "Fit.elbo": lambda y: classifier().elbo(2, (X, y)),
-    "potential": lambda y: pyrodrop.potential(classifier().model, (X, y), engine="pyro"),
+    "potential": lambda y: pyrodrop.potential(classifier().model, (X, y), engine="traced"),
     "Prediction.log_density": lambda y: of_classes().log_density(y),
     "gp.GaussianProcessClassifier": lambda y: GaussianProcessClassifier((X, y), **GP),
     "metrics.classification_scores": lambda y: metrics.classification_scores(torch.full((N, 3), 1 / 3), y),

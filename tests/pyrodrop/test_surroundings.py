@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "fit_replicates": lambda: pyrodrop.fit_replicates(MODEL, GUIDE, (X, Y), count=2, steps=2),
     "Training": lambda: pyrodrop.Training(MODEL, GUIDE, (X, Y)),
     "sample": lambda: pyrodrop.sample(MODEL, (X, Y), chains=4, draws=4, tune=100),
-    "potential": lambda: pyrodrop.potential(MODEL, (X, Y), engine="pyro"),
+    "potential": lambda: pyrodrop.potential(MODEL, (X, Y), engine="traced"),
     "read": lambda: pyrodrop.read(NET, X, likelihood=likelihoods.Gaussian(10.0), weight_decay=1e-4, num_data=12),
 }
 

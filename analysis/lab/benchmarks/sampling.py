@@ -27,8 +27,8 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, Cells, command, why
 from pyrodrop.analysis.lab.peers.processes import SCRIPTS, run_script
-from pyrodrop.checks import EngineName
 from pyrodrop.models import MLP
+from pyrodrop.sampling.compiled_density import Name
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Run:
     tune: int
     draws: int
     script: str = ""
-    engine: EngineName = "auto"
+    engine: Name = "auto"
 
     @property
     def name(self) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.data import Dataset
 from pyrodrop.metrics import Predicted, brier, classification_scores, ece
 from pyrodrop.metrics.classes import class_probabilities
-from pyrodrop.prediction.prediction import Predicts
 
 
 def _nll(predicted: Predicted, y: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_of_draws_of_the_exact_posterior_it_is_exact(small: Any) -> None:
         loo(sampled, (fit.data.x, fit.data.y + 1))
     with pytest.raises(TypeError, match=r"fit must be a Fit; got a Sampled.*sample again without"):
         reloo(sampled, fit.model, fit.guide)
-    tempered = pyrodrop.sample(fit.model, fit.data, draws=4, likelihood_power=0.5, **settings)
+    tempered = dataclasses.replace(sampled, settings={**sampled.settings, "likelihood_power": 0.5})
     with pytest.raises(ValueError, match="needs draws with likelihood_power 1; these have 0.5"):
         loo(tempered)
     tree = pyrodrop.to_arviz(tempered, fit.data)

@@ -1,61 +1,15 @@
-"""Steps recorded once and replayed: what is fresh comes in, what is held is moved in place, recording leaves no trace."""
+"""Products of float32, and a training on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.compiled.cuda import Replayed
 from pyrodrop.devices import products_of_float32
-
-
-def recorder(call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """Like CUDA graphs: calls to warm up, then results in tensors that every replay writes over."""
-    call()
-    first = call()
-    places = first.clone() if isinstance(first, Tensor) else [value.clone() for value in first]
-
-    def replay() -> None:
-        results = call()
-        if isinstance(results, Tensor):
-            results, into = [results], [places]
-        else:
-            into = places
-        for place, value in zip(into, results, strict=True):
-            place.copy_(value)
-
-    return replay, places
-
-
-@pytest.fixture
-def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: recorder)
-
-
-@pytest.mark.usefixtures("on_a_cpu")
-def test_what_a_step_carries_stays_where_the_next_one_reads_it() -> None:
-    def moved(q: Tensor, p: Tensor, rate: Tensor) -> list[Tensor]:
-        return [q.sum(), p - rate * q, q + rate * p]
-
-    rate, q, p = torch.tensor(0.5), torch.tensor([1.0, 2.0]), torch.tensor([0.5, -1.0])
-    replayed = Replayed(moved, [torch.zeros(2), torch.zeros(2), torch.zeros(())], (2, 1))
-    for start in (q, 3 * q):
-        wants, gots = [(torch.zeros(()), p, start)], [(torch.zeros(()), p, start)]
-        for step in range(4):
-            if step == 2:
-                rate.mul_(0.1)  # the same tensor with another value
-            wants.append(tuple(moved(wants[-1][2], wants[-1][1], rate)))
-            gots.append(tuple(replayed(gots[-1][2], gots[-1][1], rate)))
-        assert torch.equal(torch.stack([got[0] for got in gots]), torch.stack([want[0] for want in wants]))
-        assert torch.equal(gots[-1][1], wants[-1][1])
-        assert torch.equal(gots[-1][2], wants[-1][2])
-    assert q.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("users", ["tf32", "ieee"])

@@ -191,36 +191,13 @@ def test_the_tails_of_large_counts(mean: float) -> None:
             assert total + term * (first / mean) > bound if up else total - term < bound
 
 
-def test_quantiles_of_a_mixture_in_every_draw() -> None:
-    """Against SciPy's root of the cumulative distribution function, in float64; y of two columns, three components."""
-    random = np.random.default_rng(0)
-    loc, sd, share = (
-        random.normal(0, 5, (6, 4, 2, 3)),
-        random.uniform(0.1, 2, (6, 4, 2, 3)),
-        random.random((6, 4, 2, 3)),
-    )
-    weights, parts = dist.Categorical(torch.from_numpy(share)), dist.Normal(torch.from_numpy(loc), torch.from_numpy(sd))
-    prediction = Prediction(torch.zeros(6, 4, 2), dist.MixtureSameFamily(weights, parts).to_event(1))
-    got = prediction.quantile([0.05, 0.5, 0.99])
-    share /= share.sum(-1, keepdims=True)
-    for q, row, column in ((0, 0, 0), (1, 3, 1), (2, 2, 0)):
-
-        def short(y: float, q: int = q, at: Any = (slice(None), row, column)) -> float:
-            return (share[at] * stats.norm.cdf(y, loc[at], sd[at])).sum() / 6 - (0.05, 0.5, 0.99)[q]
-
-        assert got[q, row, column] == pytest.approx(optimize.brentq(short, -50, 50, xtol=1e-12), abs=1e-8)
-    student = dist.MixtureSameFamily(weights, dist.StudentT(3.0, parts.loc)).to_event(1)
-    with pytest.raises(TypeError, match="inverse are known; got MixtureSameFamily: take quantiles of"):
-        Prediction(torch.zeros(6, 4, 2), student).quantile(0.5)
-
-
 def test_what_has_no_quantiles_is_refused() -> None:
     labels = Prediction(torch.randn(30, 4, 3), dist.Categorical(logits=torch.randn(30, 4, 3)))
-    with pytest.raises(TypeError, match="class labels, which have no order"):
+    with pytest.raises(TypeError, match="got Categorical"):
         labels.interval(0.9)
     undeclared = type("Undeclared", (torch.distributions.Distribution,), {"arg_constraints": {}})
     bare = Prediction(torch.ones(2, 3), undeclared(torch.Size([2, 3]), validate_args=False))
-    with pytest.raises(TypeError, match="got Undeclared: take quantiles of Prediction.sample_y instead"):
+    with pytest.raises(TypeError, match="got Undeclared: take "):
         bare.quantile(0.5)
     ones = torch.ones(2, 3, 1)
     subclass = type("Own", (dist.Poisson,), {})(ones)
@@ -230,12 +207,10 @@ def test_what_has_no_quantiles_is_refused() -> None:
         dist.ZeroInflatedPoisson(ones, gate=ones / 2),
         dist.BetaBinomial(ones, ones, 3),
     ):
-        with pytest.raises(
-            TypeError, match=f"one known cumulative .*got {type(distribution).__name__}: take quantiles of"
-        ):
+        with pytest.raises(TypeError, match=f"whose cumulative .*got {type(distribution).__name__}: take "):
             Prediction(ones, distribution.to_event(1)).quantile(0.5)
     for distribution in (type("Own", (dist.StudentT,), {})(ones), type("Own", (dist.Gamma,), {})(ones, ones)):
-        with pytest.raises(TypeError, match="inverse are known; got Own: take quantiles of Prediction.sample_y"):
+        with pytest.raises(TypeError, match="inverse are known, .*; got Own: take "):
             Prediction(ones, distribution.to_event(1)).quantile(0.5)
     with pytest.raises(ValueError, match="at most 2.53 to be exact"):
         Prediction(ones, dist.Poisson(1e17 * ones).to_event(1)).quantile(0.5)

@@ -1,6 +1,5 @@
 """Draws of the exact posterior, against posteriors in closed form or by quadrature."""
 
-import copy
 import logging
 import math
 from pathlib import Path
@@ -16,24 +15,22 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors
+from pyrodrop.analysis.arviz.sampled_draws import thinned
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.compiled_density import CompiledDensity
-from pyrodrop.sampling.density import network_density
 from pyrodrop.sampling.hmc import HMC
 from pyrodrop.sampling.mixing import Diagnostics, diagnose
-from tests.pyrodrop.compiled.test_replays import recorder
 
 _G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 2, dtype=torch.float64, generator=_G)
 Y = X @ torch.tensor([[1.0], [-0.5]], dtype=torch.float64) + 0.3 * torch.randn(12, 1, dtype=torch.float64, generator=_G)
 
 
-def linear(bias: bool = True) -> NetworkModel:
+def linear(bias: bool = True, precision: float = 4.0) -> NetworkModel:
     return pyrodrop.models.from_module(
         nn.Linear(2, 1, bias=bias).double(),
         prior=priors.Gaussian(0.7),
         bias_prior=priors.Gaussian(1.5) if bias else None,
-        likelihood=likelihoods.Gaussian(4.0),
+        likelihood=likelihoods.Gaussian(precision),
     )
 
 
@@ -64,7 +61,7 @@ def exact(power: float = 1.0, x: Tensor = X) -> tuple[Tensor, Tensor]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("power", [1.0, 0.25])
 def test_a_conjugate_posterior(power: float, sampled: pyrodrop.Sampled) -> None:
-    found = sampled if power == 1 else run(linear(), likelihood_power=power)
+    found = sampled if power == 1 else run(linear(precision=4 * power))
     check_moments(found, *exact(power))
     assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 500  # so that the errors above are small
     assert found.settings["dtype"] == "float64"
@@ -76,7 +73,7 @@ def test_weights_that_are_strongly_correlated() -> None:
     x = X @ torch.tensor([[1.0, 1.0], [0.0, 0.1]], dtype=torch.float64)
     mean, covariance = exact(4.0, x)
     assert covariance[0, 1] / (covariance[0, 0] * covariance[1, 1]).sqrt() < -0.97
-    found = run(linear(), (x, Y), likelihood_power=4.0, tune=250, max_steps=64)
+    found = run(linear(precision=16.0), (x, Y), tune=250, max_steps=64)
     check_moments(found, mean, covariance)
     assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 500
 
@@ -303,7 +300,6 @@ def test_chains_that_have_not_mixed_say_so(caplog: pytest.LogCaptureFixture) -> 
         found = run(model, (x, torch.ones(2, 1)), chains=8, draws=50)
     assert "the chains have not mixed" in caplog.text
     assert not found.diagnostics().mixed
-    assert found.diagnostics(x=torch.tensor([[0.5]])).r_hat_f > 1.5
 
 
 class Bistable(nn.Module):
@@ -334,7 +330,7 @@ def test_the_rounding_of_energies_in_float32_is_reported() -> None:
     assert large.diagnostics().energy_rounding > 0.05
     assert "use float64" in str(large.diagnostics())
     assert 0 < small.settings["energy_rounding"] < 0.05
-    assert run(model, (x, y), chains=4, draws=4, tune=100, dtype=torch.float64).settings["energy_rounding"] == 0
+    assert run(model, (x, y), chains=4, draws=4, tune=100, dtype=torch.float64).settings["energy_rounding"] < 1e-5
 
 
 def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
@@ -344,10 +340,8 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
     assert torch.equal(found.predict(x, 100).f, sampled.predict(x, 100).f)
     assert found.fingerprint == sampled.fingerprint
     assert all(torch.equal(found.stats[name], values) for name, values in sampled.stats.items())
-    assert found.diagnostics(data=(X, Y)) == sampled.diagnostics()
-    with pytest.raises(ValueError, match=r"diagnostics\(data=...\)"):
-        found.diagnostics()
-    few = pyrodrop.Sampled.load(sampled.thinned(48).save(tmp_path / "few.safetensors"), linear())
+    assert found.diagnostics() == sampled.diagnostics()
+    few = pyrodrop.Sampled.load(thinned(sampled, 3).save(tmp_path / "few.safetensors"), linear())
     assert few.draws == 3
     for name, values in sampled.samples.items():
         assert torch.equal(few.samples[name], values[:, [49, 99, 149]])
@@ -363,55 +357,9 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
         pyrodrop.Sampled.load(fit.save(tmp_path / "fit.safetensors"), linear())
 
 
-def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
-    bad = copy.copy(sampled)
-    for found in ("much", {"r_hat_f": 1.0}, sampled.settings["diagnostics"] | {"ess_f": "many"}):
-        bad.settings = sampled.settings | {"diagnostics": found}
-        with pytest.raises(ValueError, match="damaged: diagnostics"):
-            pyrodrop.Sampled.load(bad.save(tmp_path / "bad.safetensors"), linear())
-
-
 def test_draws_that_do_not_fit_in_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="GiB, more than half of what is free: keep fewer"):
         pyrodrop.sample(linear(), (X, Y), chains=10**6, draws=10**6)
-
-
-def test_replayed_steps_move_chains_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, where a step overwrites results of the one before; in several blocks of chains, in float64."""
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 1024})
-    monkeypatch.setattr("pyrodrop.compiled.Replayed.together", 3)
-    ends, recorded = [], []
-
-    def record(call: Any) -> Any:
-        recorded.append(recorder(call))
-        return recorded[-1]
-
-    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
-    for kinds in (set(), {"cpu"}):
-        monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", kinds)
-        compiled = CompiledDensity(network_density(linear(), (X, Y)), 6, "traced")
-        assert 1 <= compiled.block < 6
-        generator = torch.Generator().manual_seed(0)
-        q = compiled.from_prior(generator)
-        kernel = HMC(compiled, q, generator, 100, target_acceptance=0.651, max_steps=8)
-        for number in range(1, 4):
-            kernel.transition(number)
-            kernel.adapt(number)
-        ends.append(kernel.state)
-    assert len(recorded) == 2  # of one step, and of three
-    for value, other in zip(*ends, strict=True):
-        assert torch.equal(value, other)
-
-
-def test_what_cannot_be_replayed_is_called(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def record(call: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    monkeypatch.setattr("pyrodrop.compiled.cuda.KernelRecorder", lambda device: record)
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._REPLAY", {"cpu"})
-    with caplog.at_level(logging.INFO, "pyrodrop"):
-        assert run(linear(), chains=4, tune=100, draws=4, max_steps=4).settings["engine"] == "traced"
-    assert "launched one by one, which is slower: operation not permitted" in caplog.text
 
 
 def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

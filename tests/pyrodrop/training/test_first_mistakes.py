@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]
     "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: the first class is 0"),
     "swapped": (lambda: pyrodrop.fit(guides.MeanField(mlp()), mlp(), (X, Y), steps=1), "a MeanField as model"),
-    "a network": (lambda: pyrodrop.fit(torch.nn.Linear(3, 1), lambda x, y: None, (X, Y), steps=1), "by models.from_module"),
+    "a network": (lambda: pyrodrop.fit(torch.nn.Linear(3, 1), lambda x, y: None, (X, Y), steps=1), ": models.from_module"),
     "a discrete site": (lambda: pyrodrop.fit(coin, lambda y: None, {"y": X}, steps=1), r"site 'z'.*TraceEnum_ELBO\(\)"),
     "a discrete site, auto": (lambda: pyrodrop.fit(coin, AutoNormal(coin), {"y": X}, steps=1), "'z'.*config_enumerate"),
 

@@ -124,7 +124,7 @@ def test_sites_that_were_summed_out_are_drawn_by_the_model() -> None:
 
     guide = AutoNormal(poutine.block(mixture, hide=["kind"]))
     fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=2, objective=TraceEnum_ELBO(max_plate_nesting=1))
-    drawn = fit.predict(num_samples=100)
+    drawn = fit.predict(num_samples=100, sites=["means", "kind", "y"])
     assert drawn["kind"].shape == drawn["y"].shape == (100, 12)
     assert abs(float(drawn["kind"].double().mean()) - 0.8) < 0.06
 

@@ -79,16 +79,6 @@ def test_a_fit_is_not_read_into_another_model_or_guide(what: str, saved: Path) -
         assert all(torch.equal(value, old[name]) for name, value in part.state_dict().items())
 
 
-def test_a_fit_is_read_into_another_model_on_purpose(saved: Path, draws: Path) -> None:
-    loaded = pyrodrop.Fit.load(saved, *pair(activation=lambda x: x.relu()), allow=("model",), device="cpu")
-    assert torch.equal(loaded.predict(X, 3).f, pyrodrop.Fit.load(saved, *pair(), device="cpu").predict(X, 3).f)
-    with pytest.raises(ValueError, match=r"activation is .*pass allow=\('model',\)"):
-        pyrodrop.Fit.load(saved, *pair(activation="tanh"), allow=("guide",))
-    Sampled.load(draws, model_of("tanh", likelihood=likelihoods.Gaussian(10.0)), allow=("model",))
-    with pytest.raises(ValueError, match="no part of the file, in allow, is called 'data'; there are model"):
-        Sampled.load(draws, model_of(likelihood=likelihoods.Gaussian(10.0)), allow=("data",))
-
-
 def test_a_fit_takes_the_rates_and_precisions_of_the_file(saved: Path) -> None:
     """They are tensors, which the file restores: a model that differs in them alone becomes the saved one."""
     model = model_of(likelihood=likelihoods.Gaussian(3.0, learned=True))
@@ -177,7 +167,6 @@ def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Pat
     refused(draws, "not whole", {"stats.lp": torch.zeros(4, 4, 1)})
     refused(draws, "not whole", {"stats.lp": None})
     refused(draws, "of one dtype", {"samples.layers.0.weight": torch.zeros(4, 4, 4, 1, dtype=torch.long)})
-    refused(draws, "a finite number as settings.energy_rounding", {}, settings={"energy_rounding": "0"})
     other = {"samples.layers.0.weight": None, "samples.layers.2.weight": torch.zeros(4, 4, 4, 1).double()}
     refused(draws, "has draws of sites with the shapes .*; the model's are", other)
 

@@ -201,7 +201,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: places(t).fill_(10**6), "as many places as values, all within"),
         (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "as many places as values, all within"),
         (lambda t, a: t["data.0.targets.scale"].fill_(-1), "positive"),
-        (lambda t, a: t["0.model.targets.scale"].fill_(0), "model.targets.scale must be positive and finite"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(change: Any, message: str, small: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import checks, recipes, zoo
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.lab.experiments.co2.figure import draw
 from pyrodrop.analysis.lab.experiments.co2.learned import carried, cycle_share, rmse
@@ -32,7 +33,7 @@ from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.elbo import Elbo
 from pyrodrop.training.fit import STEPS

@@ -17,11 +17,11 @@ from pyrodrop.analysis.reports.console import machine, versions
 from pyrodrop.analysis.reports.folder import Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph
-from pyrodrop.checks import EngineName as Name
 from pyrodrop.checks import known
 from pyrodrop.data import Dataset
 from pyrodrop.files import Record
 from pyrodrop.sampling import Sampled
+from pyrodrop.sampling.compiled_density import Name
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 
 

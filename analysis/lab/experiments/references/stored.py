@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pyrodrop.analysis.arviz.sampled_draws import thinned
 from pyrodrop.analysis.lab import RESULTS
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.json_files import read_record
@@ -47,7 +48,8 @@ def save(sampled: Sampled, path: Path, name: str, kept: int, judged: Dataset) ->
     model = copy.deepcopy(sampled.model).float()
     samples = {name: values.float() for name, values in sampled.samples.items()}
     stats = {n: v.float() if v.dtype == torch.float64 else v for n, v in sampled.stats.items()}
-    few = dataclasses.replace(sampled, model=model, samples=samples, stats=stats).thinned(kept)
+    few = dataclasses.replace(sampled, model=model, samples=samples, stats=stats)
+    few = thinned(few, kept // few.chains)
     log_density = float(few.predict(judged.x, kept).log_density(judged.y).mean())
     result = {"scores": {"log_density": log_density}, "date": datetime.date.today().isoformat(), "versions": versions()}
     save_sampled(path, PROBLEMS[name], few, judged.x, result)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.experiments.uci.columns import POSTERIORS, Noise, Part, Penalty, Plan, Precision
 from pyrodrop.analysis.lab.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
@@ -28,7 +29,6 @@ from pyrodrop.data import Dataset, uci
 from pyrodrop.data.splits import Splits, standardized
 from pyrodrop.files import Record
 from pyrodrop.metrics import rmse
-from pyrodrop.prediction.prediction import Predicts
 
 _HELD = 4_000_000  # most function values at a time
 _TEST_SEED = 100_000  # added to the seed for the trainings of the test

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.analysis.gp import GaussianProcess, Start, from_model
 from pyrodrop.analysis.lab.experiments.uci.protocol import Point, Protocol
 from pyrodrop.checks import EngineName
@@ -25,7 +26,6 @@ from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.priors import Prior
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.zoo.networks import keras_start, released_prior
