@@ -237,7 +237,7 @@ def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float,
     inside = ours.get("coverage_95", math.nan)
     if not seen and inside < _LEVELS[0]:
         yield (
-            f"{inside:.0%} of the rows are in 95 % intervals: calibrate with held-out rows "
+            f"{inside:.0%} of the rows are in 95 % intervals: use metrics.conformal with held-out rows "
             "([Symptoms](docs/symptoms.md#too-certain-of-its-labels-or-of-its-intervals))."
         )
     if not seen and inside > _LEVELS[1]:

@@ -1,7 +1,7 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
 Scores of real observations are in `regression`; scores of class labels in `classification`. `uncertainty` splits uncertainty
-into aleatoric and epistemic.
+into aleatoric and epistemic. `conformal` makes intervals and sets with guaranteed coverage.
 """
 
 from pyrodrop.checks import public
@@ -14,6 +14,7 @@ from pyrodrop.metrics.classification import (
     classification_scores,
     ece,
 )
+from pyrodrop.metrics.conformal import Conformal, conformal
 from pyrodrop.metrics.regression import (
     coverage,
     crps,
@@ -30,12 +31,14 @@ from pyrodrop.metrics.uncertainty import (
 
 __all__ = [
     "CalibrationCurve",
+    "Conformal",
     "Predicted",
     "Uncertainty",
     "accuracy",
     "brier",
     "calibration_curve",
     "classification_scores",
+    "conformal",
     "coverage",
     "crps",
     "ece",
