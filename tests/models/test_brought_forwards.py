@@ -213,7 +213,7 @@ def test_noise_per_example_needs_examples_that_are_apart_in_training() -> None:
     data = (torch.randn(8, 3), torch.randn(8, 1))
     for estimator in ("local", "per_example", "flipout"):
         model = brought(net.train())
-        with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
+        with pytest.raises(ValueError, match="in training mode.* use estimator='shared'"):
             pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator)  # type: ignore[arg-type]
         model = brought(net.eval())
         assert pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator).history.isfinite().all()  # type: ignore[arg-type]
