@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyrodrop.training.fitted_replicates import Replicates
 from torch import Tensor
 
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.sampling import Sampled
-from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.result import Fit
 from pyrodrop.zoo import Entry, Problem
 from pyrodrop.zoo.trained import THRESHOLD, Trained, as_loaded, predicted, prunes, untrained
