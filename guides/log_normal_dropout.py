@@ -161,7 +161,7 @@ class CorrelatedLogNormal(WeightDistribution):
     def noise_form(self) -> NoiseForm:
         if self.columns:
             return NoiseForm(lambda: self.loc, self._scales)
-        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:

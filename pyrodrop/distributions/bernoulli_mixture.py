@@ -94,7 +94,7 @@ class BernoulliMixture(WeightDistribution):
             return NoiseForm(lambda: self.loc, variance=theta)
         if self.columns:
             return NoiseForm(lambda: self.loc, self._scales, theta)
-        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return coins(self.keep_rate.to(dtype), shape)

@@ -51,11 +51,11 @@ class LinearMap:
         """``[N]``, the number of examples."""
         return torch.Size([self.x.shape[self.examples]])
 
-    def once(self, name: str, draw: Callable[[], Tensor], *, per_example: bool = True) -> Tensor:
+    def once(self, name: str, draw: Callable[[], Tensor]) -> Tensor:
         """Noise that all maps of a weight share: sampled by the first of them.
 
         Args:
-            draw: samples the noise, ``[N, ...]``, or of any shape if it is not per example.
+            draw: samples the noise, ``[N, ...]``.
 
         Raises:
             ValueError: an earlier map had another number of examples.
@@ -63,7 +63,7 @@ class LinearMap:
         if name not in self.kept:
             self.kept[name] = draw()
         weight = self.kept[name]
-        if per_example and weight.shape[:1] != self.batch:
+        if weight.shape[:1] != self.batch:
             raise ValueError(
                 f"a weight with noise per example is used for {len(weight)} and then for {self.batch[0]} examples, so the "
                 "two uses would see different weights; use estimator='shared'"

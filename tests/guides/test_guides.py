@@ -89,13 +89,9 @@ REFUSED: dict[tuple[str, str], str] = {
     **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p != "Gaussian"},
 }
 # Estimators that refuse a posterior, and how they say so.
-NOT_INDEPENDENT = "flipout needs deviations that are independent between weights and symmetric"
 REFUSED_ESTIMATORS: dict[tuple[str, str], str] = {
-    **{(g, "flipout"): NOT_INDEPENDENT for g in (*TYPE_A, "LowRank", "ConcreteDropout", "from_noise")},
-    **{(f"{g}{theta}", "flipout"): NOT_INDEPENDENT
-       for g in ("BernoulliDropout", "DropConnect") for theta in ("", "(theta)")},
     ("from_noise", "local"): "the local estimator needs a posterior with a noise_form",
-    **{("ExactLastLayer", e): "estimator must be 'shared'" for e in ("per_example", "local", "flipout")},
+    **{("ExactLastLayer", e): "estimator must be 'shared'" for e in ("per_example", "local")},
 }  # fmt: skip
 # Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
 SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}

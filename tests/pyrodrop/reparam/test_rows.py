@@ -27,7 +27,7 @@ from pyrodrop.distributions import (
     RelaxedBernoulliMixture,
 )
 from pyrodrop.prediction.draws import Draws
-from pyrodrop.reparam import STRATEGIES, FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, SharedNoise
+from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, PerExampleReparam, SharedNoise
 from pyrodrop.reparam.lazy import LazyDistribution
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -121,7 +121,6 @@ POSTERIORS: dict[str, Callable[[Tensor, InputUnits], Any]] = {
 }
 EXACT = {
     "local": ("type A", "concrete"),
-    "flipout": ("normal", "type B"),
     "per_example": tuple(POSTERIORS),
 }
 
@@ -142,39 +141,10 @@ def test_all_rows_of_an_example_see_one_weight(kind: str, name: str, posterior: 
     y = draws_of(name, q, call, x, axis)
     deviation = covariance.diagonal().sqrt()
     se = deviation / math.sqrt(DRAWS) * (1.05 if posterior == "concrete" else 1)
-    if name == "flipout":  # the draws share one deviation and differ by signs: each is a draw, together they are not
-        mean, covariance = jacobian @ mean, torch.diag(deviation**2)
-        return flipped(q, call, x, axis, mean, jacobian, q.base_dist.scale**2 if posterior == "normal" else q.variance)
     assert float(((y.mean(0) - jacobian @ mean) / se).abs().max()) < 4.5
     torch.testing.assert_close(
         y.T.cov() / deviation.outer(deviation), covariance / deviation.outer(deviation), atol=0.06, rtol=0
     )
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["tokens", "conv transpose"])
-def test_flipout_of_independent_weights_of_other_posteriors(kind: str) -> None:
-    """Type A without input units and a mixture at rate 0 have independent normal weights, of variances known by hand."""
-    call, shape, weight, axis, units = MAPS[kind]
-    torch.manual_seed(7)
-    m, x = torch.randn(weight), torch.randn(shape)
-    basis = torch.eye(m.numel()).reshape(-1, *weight)
-    jacobian = torch.stack([call(x.unsqueeze(axis), e).flatten() for e in basis], 1)
-    alpha = torch.linspace(0.1, 2.0, m.numel()).reshape(weight)
-    for q, variance in (
-        (CorrelatedNormal(m, alpha.log(), units=InputUnits(None)), alpha * m**2),
-        (BernoulliMixture(m, 0.0, 0.4, units=units), torch.full(weight, 0.16)),
-    ):
-        flipped(q, call, x, axis, jacobian @ m.flatten(), jacobian, variance)
-
-
-def flipped(q: Any, call: Any, x: Tensor, axis: int, mean: Tensor, jacobian: Tensor, variance: Tensor) -> None:
-    """Many minibatches of one example under flipout: the covariance over rows is that of independent weights."""
-    turns = 3000
-    y = torch.cat(
-        [call(x.unsqueeze(axis), lazy(q, FlipoutReparam(), (axis,))).reshape(1, -1).detach() for _ in range(turns)]
-    )
-    agree(y, mean, jacobian * variance.flatten() @ jacobian.T)
 
 
 def test_examples_have_masks_of_their_own() -> None:
@@ -204,7 +174,7 @@ def test_local_noise_of_weights_keeps_each_row_and_not_their_correlation(posteri
         agree(y, (x @ q.mean.T).flatten(), variance.diag())
 
 
-@pytest.mark.parametrize("name", ["local", "per_example", "flipout"])
+@pytest.mark.parametrize("name", ["local", "per_example"])
 def test_without_an_axis_of_examples_one_draw_serves_the_minibatch(name: str) -> None:
     """Examples and rows merged into one axis: all rows see one weight, in this map and in the next."""
     q = dist.Normal(torch.randn(4, 4), 1.0).to_event(2)
@@ -223,19 +193,14 @@ def two_layers(x: Tensor, w: Any) -> Tensor:
 @pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "posterior"),
-    [("local", "Bernoulli"), ("local", "type A"), ("per_example", "normal"), ("flipout", "normal")],
+    [("local", "Bernoulli"), ("local", "type A"), ("per_example", "normal")],
 )
 def test_a_weight_used_twice_keeps_its_noise(name: str, posterior: str) -> None:
     """The outputs of a tied network, against weight draws: exact wherever noise is kept from one use to the next."""
     torch.manual_seed(9)
     m, x = torch.randn(3, 3), torch.randn(2, 3)
     q = BernoulliMixture(m, 0.4) if posterior == "Bernoulli" else POSTERIORS[posterior](m, InputUnits())
-    if name == "flipout":
-        y = torch.cat(
-            [two_layers(x[None], lazy(q, FlipoutReparam(), (0, 0))).reshape(1, -1) for _ in range(DRAWS // 4)]
-        )
-    else:
-        y = draws_of(name, q, two_layers, x, 0, maps=2)
+    y = draws_of(name, q, two_layers, x, 0, maps=2)
     want = by_weights(q, two_layers, x, 0)
     se = (y.var(0) / len(y) + want.var(0) / len(want)).sqrt()
     assert float(((y.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
@@ -272,7 +237,7 @@ def test_a_constant_weight_may_be_used_in_any_way(name: str) -> None:
     torch.testing.assert_close(y, want)
 
 
-@pytest.mark.parametrize("name", ["local", "per_example", "flipout"])
+@pytest.mark.parametrize("name", ["local", "per_example"])
 def test_a_bias_is_one_draw_per_example(name: str) -> None:
     """All rows of an example have its bias, examples have different ones."""
     bias = lazy(dist.Normal(torch.zeros(2), 1.0).to_event(1), STRATEGIES[name])
@@ -323,7 +288,7 @@ def test_draws_of_functions_put_the_noise_of_a_draw_on_inputs_or_weight(kind: st
         torch.testing.assert_close(y, want)
 
 
-@pytest.mark.parametrize("name", ["local", "per_example", "flipout"])
+@pytest.mark.parametrize("name", ["local", "per_example"])
 def test_a_product_of_two_weights_is_of_one_draw_of_each(name: str) -> None:
     u, v = (lazy(dist.Normal(torch.randn(3, 3), 1.0).to_event(2), STRATEGIES[name]) for _ in range(2))
     y = torch.randn(5, 3) @ (u @ v.T)
