@@ -3,8 +3,8 @@
     W = M diag(s) + sqrt(V) * E + sum_r e_r F_r        M, V, F_r [out, in, ...], s [in], E_ij and e_r ~ N(0, 1)
 
 A distribution defines its form once (`WeightDistribution.noise_form`). Everything that propagates noise through a linear map
-without sampling W is derived from it, in `pyrodrop.reparam`: the estimator ``local``, and predictions. A distribution without
-this form is sampled as a whole weight; ``local`` refuses it.
+without sampling W is derived from it, in `pyrodrop.reparam`: the estimator ``local``, and predictions. A distribution that
+has none is sampled as a whole weight; ``local`` refuses it.
 """
 
 from __future__ import annotations
