@@ -49,10 +49,6 @@ class LocalReparam(LazyReparam):
         form = noise_form(q)
         return form is None or form.scales is None
 
-    def keeps(self, q: Any) -> bool:
-        form = noise_form(q)
-        return form is not None and form.only_scales and q.columns
-
     def push(self, q: Any, at: LinearMap) -> Tensor:
         """f(x, w) ``[N, ..., out]`` with independent noise per example, without sampling weights.
 

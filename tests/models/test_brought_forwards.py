@@ -111,7 +111,7 @@ def test_examples_are_found_inside_a_network() -> None:
 
     net = models.from_module(Inside(), priors.Gaussian(), likelihoods.Gaussian(1.0))
     found = net.properties(torch.randn(9, 7, 3))
-    assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
+    assert found.axes == {"a.weight": 0, "b.weight": 1, "c.weight": None}
     assert not found.mixes
     assert brought(Graph()).mixes_examples(X)
     mean = brought(Forward(lambda net, h: h - h.mean(0)))

@@ -121,7 +121,7 @@ def test_which_axes_of_the_input_can_count_examples() -> None:
     linear = LinearMap(torch.zeros(4, 5, 3), F.linear, -1, -1)
     convolution = LinearMap(torch.zeros(4, 3, 5), F.conv1d, 1, 1)
     for at, possible in ((linear, [True, True, False]), (convolution, [True, False, False])):
-        assert [at.at_examples(axis, {}) is not None for axis in range(3)] == possible
+        assert [at.at_examples(axis) is not None for axis in range(3)] == possible
 
 
 def test_a_single_image_has_no_axis_of_examples() -> None:
