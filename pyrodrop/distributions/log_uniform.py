@@ -33,9 +33,9 @@ class LogUniform(TorchDistribution):
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
-    def __init__(self, shape: Size = (), validate_args: bool | None = None) -> None:
+    def __init__(self, shape: Size = ()) -> None:
         batch = torch.Size(counts(shape, "shape", "the sizes of the batch", least=0))
-        super().__init__(batch, validate_args=validate_args)
+        super().__init__(batch)
 
     support = constraints.real
 

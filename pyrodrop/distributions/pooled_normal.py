@@ -49,14 +49,13 @@ class PooledNormal(TorchDistribution):
         batch_shape: Size = (),
         *,
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
         event_shape = torch.Size(counts(shape, "shape", "the sizes of the weight"))
         batch = torch.Size(counts(batch_shape, "batch_shape", "the sizes of the batch", least=0))
         self.group: Group = one_of(group, Group, "group")
         self.units: InputUnits = instance(units, InputUnits, "units", "the InputUnits of a weight")
         units.check(event_shape)
-        super().__init__(batch, event_shape, validate_args=validate_args)
+        super().__init__(batch, event_shape)
 
     support = constraints.real_vector
 

