@@ -3,7 +3,7 @@
 from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
-from pyrodrop.divergences.log_uniform_kl import kingma, log_uniform_kl, molchanov
+from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import (
     EXACT,
     POINT,
@@ -26,9 +26,7 @@ __all__ = [
     "convention",
     "divergence",
     "gaussian",
-    "kingma",
     "log_uniform_kl",
-    "molchanov",
     "pair",
     "pushforward",
     "refuse",
