@@ -81,7 +81,11 @@ PRIORS: dict[str, priors.Prior] = {
 # Pairs without a divergence, and a word of the error that says so.
 # With a divergence from the log-uniform prior only.
 TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)", "LogNormalDropout")
-AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
+AT_ATOMS = (
+    *(f"{g}{theta}" for g in ("BernoulliDropout", "DropConnect") for theta in ("", "(theta)")),
+    "ConcreteDropout",
+    "Point",
+)
 REFUSED: dict[tuple[str, str], str] = {
     **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
     **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},

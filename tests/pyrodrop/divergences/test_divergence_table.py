@@ -39,6 +39,9 @@ def posteriors() -> dict[str, Any]:
     }
 
 
+WITH_SCALES = ("normal", "B", "low rank")  # have divergences from priors whose density is not bounded
+
+
 def monte_carlo(q: Any, p: Any, draws: int = 200_000) -> tuple[float, float]:
     value = q.sample((draws,))
     ratio = q.log_prob(value) - p.log_prob(value)
@@ -55,7 +58,7 @@ def test_divergence_from_a_gaussian(name: str, scale: float | list[float]) -> No
     assert convention(q, p).kind == "exact"
 
 
-@pytest.mark.parametrize("name", posteriors())
+@pytest.mark.parametrize("name", WITH_SCALES)
 def test_divergence_from_the_log_uniform(name: str) -> None:
     """E[ln q + ln |w|] but for a constant a weight that makes it zero at alpha -> infinity."""
     q, p = posteriors()[name], priors.LogUniform().expand(3, 4)
@@ -88,7 +91,7 @@ def test_ard_by_weight_is_half_log1p_of_one_over_alpha() -> None:
 
 
 @pytest.mark.parametrize("group", ["weight", "input", "output", "layer"])
-@pytest.mark.parametrize("name", posteriors())
+@pytest.mark.parametrize("name", WITH_SCALES)
 def test_ard_is_the_least_over_its_variances(group: Any, name: str) -> None:
     """Against numerical minimisation of the Gaussian prior's divergence over the variance of each group."""
     q = posteriors()[name]
@@ -150,9 +153,9 @@ NORMAL = dist.Normal(torch.ones(2, 2), 1.0).to_event(2)
 @pytest.mark.parametrize(
     ("q", "prior", "message"),
     [
-        (ATOMS, priors.LogUniform, "BernoulliMixture from LogUniform.*exactly zero.*use theta > 0, or a proper prior"),
+        (ATOMS, priors.LogUniform, "BernoulliMixture from LogUniform.*exactly zero.*use a proper prior"),
         (RELAXED, priors.LogUniform, "RelaxedBernoulliMixture from LogUniform.*exactly zero"),
-        (ATOMS, priors.ARD, "BernoulliMixture from PooledNormal.*theta > 0"),
+        (ATOMS, priors.ARD, "BernoulliMixture from PooledNormal.*fixed scale"),
         (LINE, priors.Gaussian, "CorrelatedNormal from Normal.*no density over weights; use priors.LogUniform"),
         (LINE, priors.ARD, "CorrelatedNormal from PooledNormal.*no density"),
         (LINE, priors.Laplace, "CorrelatedNormal from Laplace.*no density"),
