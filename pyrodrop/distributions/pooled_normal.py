@@ -13,7 +13,7 @@ from pyrodrop.checks import counts, instance, one_of
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
 
-Group: TypeAlias = Literal["weight", "input", "output", "layer"]
+Group: TypeAlias = Literal["weight", "input", "layer"]
 
 
 class PooledNormal(TorchDistribution):
@@ -30,8 +30,8 @@ class PooledNormal(TorchDistribution):
 
     Args:
         shape: shape of the weight, the event shape.
-        group: which weights share a variance: each ``weight`` has its own, or it is shared per ``input`` unit, per
-            ``output`` unit or over the whole ``layer``.
+        group: which weights share a variance: each ``weight`` has its own, or it is shared per ``input`` unit or
+            over the whole ``layer``.
         batch_shape: batch shape.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
@@ -92,6 +92,4 @@ class PooledNormal(TorchDistribution):
 
 def units_of(group: Group, units: InputUnits, shape: torch.Size) -> InputUnits | None:
     """The units whose weights share a variance; None if every weight has its own variance or all share one."""
-    if group not in ("input", "output") or not units.apply_to(shape):
-        return None
-    return units if group == "input" else units.outputs
+    return units if group == "input" and units.apply_to(shape) else None

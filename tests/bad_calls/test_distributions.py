@@ -78,7 +78,6 @@ REFUSED: Table = {
     ],
     "distributions.shape": [
         *each(lambda shape: distributions.LogUniform(shape), SIZES),
-        *each(lambda shape: distributions.keep_mask(shape, 0.5), SIZES),
     ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
@@ -167,6 +166,4 @@ def test_forms_of_a_rate() -> None:
     assert list(guides.BernoulliDropout(PLAIN, mask_input=False).rates()) == ["layers.1.weight"]
     assert "max_alpha=inf" in guides.VariationalDropout(PLAIN, max_alpha=math.inf).describe()
     assert bool((distributions.BernoulliMixture(LOC, torch.tensor([0.0, 0.5])).rsample()[:, 0] == 1).all())
-    mask = distributions.keep_mask([0, 3], 0.5)
-    assert (mask.shape, mask.dtype) == ((0, 3), torch.bool)
     assert InputUnits(0).count(torch.Size((4, 2))) == 4
