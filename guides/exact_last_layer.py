@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from pyrodrop.checks import HasWeights, count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
@@ -25,6 +26,7 @@ from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Missing
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
+from pyrodrop.networks.trial import close
 from pyrodrop.parts import Part
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.reparam.lazy import LazyWeight
@@ -60,7 +62,7 @@ class ExactLastLayer(Part, LocalModule):
     are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
     `kl_weight` changes the layers below; the last layer keeps the posterior written above.
 
-    Under Pyro's `SVI`, the rows are those passed to each step. Call `condition_on` with all rows before predicting.
+    Under Pyro's `SVI`, call `condition_on` with all rows before the first step.
 
     References:
         Bishop (2006), Pattern Recognition and Machine Learning, section 3.5.
@@ -142,31 +144,32 @@ class ExactLastLayer(Part, LocalModule):
         with torch.no_grad():
             if self.of_labels:
                 model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
-            last = self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
+            weights = model.weight_sites()
+            phi, bias, output = _last_map(model, weights, self._last, x)
+            if not close(linear(phi, weights[self.weight], bias), output):  # which the network has changed in place
+                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))
+            last = self._posterior({name: weights[name] for name in self.features.sites}, x, y)
         self.rows.x = x
         if self.of_labels:
             self.rows.y, self.rows.start = self._marked(y).clone(), last.rows.logits(last.rows.posterior(None)[0])
         else:
             self.rows.y, self.rows.seen = y.nan_to_num(), ~y.isnan()
 
-    def forward(
-        self, x: Any = None, y: Tensor | None = None, num_data: int | None = None, **_: Any
-    ) -> dict[str, Tensor]:
+    def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
 
-        The arguments are those of the model. They are ignored once rows are set.
+        The arguments are those of the model, and are ignored.
 
         Raises:
-            ValueError: no rows are set and the arguments are not all rows, or a weight below is not one sample for all rows.
+            ValueError: no rows are set, or a weight below is not one sample for all rows.
         """
-        rows = (x, y) if len(self.rows.y) == 0 and y is not None and num_data in (None, len(y)) else self.rows()
         drawn = self.features()
         if any(isinstance(w, LazyWeight) or w.shape != self.features.shapes[name] for name, w in drawn.items()):
             raise ValueError(
                 "guides.ExactLastLayer computes the last layer from one sample of the layers below: estimator must be "
                 "'shared', and particles must not be vectorised"
             )
-        last = self._posterior(drawn, *rows)
+        last = self._posterior(drawn, *self.rows())
         drawn[self.weight] = pyro.sample(self.weight, last.weight)
         if self.bias is not None:
             drawn[self.bias] = pyro.sample(self.bias, last.bias_given(drawn[self.weight]))
@@ -446,15 +449,18 @@ def _last_map(
     """
     with LastMap([weights[name] for name in last]) as seen:
         output = model.outputs(weights, x)
-    use, linear = seen.last, seen.last.linear() if seen.last else None
-    phi, *used = linear or (x, None, None)
+    use = seen.last
+    phi, *used = (use.linear() if use else None) or (x, None, None)
     alone = use is seen.first and all(weights[name] is tensor for name, tensor in zip(last, used, strict=False))
-    if use is None or not alone or use.result is not output or seen.changed():
-        raise ValueError(
-            f"guides.ExactLastLayer needs a network that uses {' and '.join(map(repr, last))} in a torch.nn.Linear alone, "
-            "and returns the output of that layer unchanged; this one does not"
-        )
+    if use is None or not alone or use.result is not output:
+        raise ValueError(_UNLIKE.format(" and ".join(map(repr, last))))
     return phi, used[1], output
+
+
+_UNLIKE = (
+    "guides.ExactLastLayer needs a network that uses {} in a torch.nn.Linear alone, and returns the output of that layer "
+    "unchanged; this one does not"
+)
 
 
 def _last_layer(model: Any) -> tuple[str, str | None]:

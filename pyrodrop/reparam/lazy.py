@@ -111,8 +111,7 @@ class LazyWeight(torch.Tensor):
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        family = type(self.distribution.base).__name__
-        return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)}, distribution={family})"
+        return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)})"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

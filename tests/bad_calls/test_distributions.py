@@ -51,11 +51,6 @@ def of_positive(value: Any) -> Any:
     return priors.ARD(hyperprior=value)
 
 
-def pruned(change: Callable[[torch.Tensor], Any]) -> Any:
-    guide = sparse()
-    return guides.Pruned(guide, {name: change(mask) for name, mask in guide.keep_mask().items()})
-
-
 WEIGHT_ROWS: Table = {
     f"distributions.{name}": [
         (lambda make=make: make(torch.ones(3, 2).long()), "loc is the location of a weight and must be"),
@@ -129,10 +124,6 @@ REFUSED: Table = {
     ],
     "guides.Point.average": [
         (lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))), r"guide must be a guide"),
-    ],
-    "guides.Pruned": [
-        (lambda: guides.Pruned(sparse(), {}), "keep must have a mask of the shape of each weight"),
-        (lambda: pruned(lambda mask: mask.T), "keep must have a mask of the shape of each weight"),
     ],
     "guides.makers": [
         (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),
