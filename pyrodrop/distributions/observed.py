@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution
+from pyro.distributions import MaskedDistribution
 from torch import Tensor
 from torch.distributions import Independent, constraints
 
@@ -23,7 +23,7 @@ def missing_entries(y: Tensor, value: float) -> Tensor:
     return y.isnan() if value != value else y == value
 
 
-class Observed(TorchDistribution):
+class Observed(MaskedDistribution):
     """The distribution `base_dist` of single numbers, whose missing values have log density 0 and no gradient.
 
     Args:
@@ -33,13 +33,10 @@ class Observed(TorchDistribution):
         ValueError: `base_dist` has another event shape, or a support that is unknown or depends on its parameters.
     """
 
-    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - as in torch.distributions
-
     def __init__(self, base_dist: Any, value: float) -> None:
-        self.base_dist: Any = base_dist
         self.value: float = value
         self.inside: float = inside(base_dist)
-        super().__init__(base_dist.batch_shape, validate_args=False)
+        super().__init__(base_dist, mask=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
         missing = missing_entries(value, self.value)
@@ -48,28 +45,6 @@ class Observed(TorchDistribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Observed:
         return Observed(self.base_dist.expand(batch_shape), self.value)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return self.base_dist.sample(torch.Size(sample_shape))  # type: ignore[no-any-return]
-
-    def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return self.base_dist.rsample(torch.Size(sample_shape))  # type: ignore[no-any-return]
-
-    @property
-    def has_rsample(self) -> bool:  # type: ignore[override]
-        return bool(self.base_dist.has_rsample)
-
-    @property
-    def support(self) -> Any:  # type: ignore[override]
-        return self.base_dist.support
-
-    @property
-    def mean(self) -> Tensor:
-        return self.base_dist.mean  # type: ignore[no-any-return]
-
-    @property
-    def variance(self) -> Tensor:
-        return self.base_dist.variance  # type: ignore[no-any-return]
 
 
 def observed(distribution: Any, value: float) -> Any:
