@@ -9,7 +9,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.checks import counts, instance, one_of
+from pyrodrop.checks import one_of
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
 
@@ -36,8 +36,7 @@ class PooledNormal(TorchDistribution):
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
-        ValueError: `group` is unknown, a size is negative, or `units` do not fit the shape.
-        TypeError: a shape is no list of whole numbers, or `units` are no `InputUnits`.
+        ValueError: `group` is unknown, or `units` do not fit the shape.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -50,12 +49,10 @@ class PooledNormal(TorchDistribution):
         *,
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
-        event_shape = torch.Size(counts(shape, "shape", "the sizes of the weight"))
-        batch = torch.Size(counts(batch_shape, "batch_shape", "the sizes of the batch", least=0))
         self.group: Group = one_of(group, Group, "group")
-        self.units: InputUnits = instance(units, InputUnits, "units", "the InputUnits of a weight")
-        units.check(event_shape)
-        super().__init__(batch, event_shape)
+        self.units: InputUnits = units
+        units.check(torch.Size(shape))
+        super().__init__(torch.Size(batch_shape), torch.Size(shape))
 
     support = constraints.real_vector
 

@@ -43,8 +43,6 @@ RATES = {
     f"{RATE} rates from 0.5 to 1": torch.tensor([0.5, 1.0]),
     "must be a tensor of real numbers; got .*complex": torch.tensor(1j), f"{RATE} True": True,
 }  # fmt: skip
-SIZES = {"a list of whole numbers; got the int 3": 3, "got 'ab'|got the str": "ab", "got the float 1.5": [1.5],
-         "got -1": [-1], "got True": [True]}  # fmt: skip
 
 
 def of_positive(value: Any) -> Any:
@@ -70,9 +68,6 @@ REFUSED: Table = {
     "distributions.rates": [
         *each(lambda rate: WEIGHTS["BernoulliMixture"](rate=rate), RATES),
         *each(lambda rate: guides.BernoulliDropout(PLAIN, drop_rate=rate), RATES),
-    ],
-    "distributions.shape": [
-        *each(lambda shape: distributions.LogUniform(shape), SIZES),
     ],
     "priors.Gaussian": [
         (lambda: priors.Gaussian(2.0, length_scale=2.0), "takes its scale or its length_scale .*not both; got"),
