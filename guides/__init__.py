@@ -16,7 +16,6 @@ from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
 from pyrodrop.guides.sparse_dropout import ARDDropout, Pruned, SparseDropout
-from pyrodrop.guides.to_module import to_module
 from pyrodrop.guides.variational_dropout import VariationalDropout
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "SparseDropout",
     "VariationalDropout",
     "from_noise",
-    "to_module",
 ]
 
 public(__name__, __all__)

@@ -19,19 +19,18 @@ on the number of weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.checks import HasWeights, by_name, one_of
+from pyrodrop.checks import HasWeights
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
+from pyrodrop.distributions.weight import Per
 from pyrodrop.guides.guide import DROP_RATE, Guide, RateKind, check_units, drop_rates, undropped_inputs
 from pyrodrop.modules import ParameterTree
-
-Per = Literal["input", "weight"]
 
 
 class BernoulliDropout(Guide):
@@ -48,8 +47,6 @@ class BernoulliDropout(Guide):
         mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x. If None,
             they are if there are at least 20, if `drop_rate` names weights, or if the first layer cannot be identified.
         theta: standard deviation of the mixture components, at least 0; 0 is MC dropout.
-        per: whether to drop all weights of an ``input`` unit together or each ``weight`` by itself (`DropConnect`): one
-            value, or a mapping from name patterns to values.
 
     Raises:
         ValueError: a rate is outside [0, 1), `theta` is negative, a name pattern matches no weight, or a rate other than 0
@@ -68,6 +65,7 @@ class BernoulliDropout(Guide):
     """
 
     rate_kind = DROP_RATE
+    per: ClassVar[Per] = "input"
 
     def __init__(
         self,
@@ -76,7 +74,6 @@ class BernoulliDropout(Guide):
         *,
         mask_input: bool | None = None,
         theta: float = 0.0,
-        per: Per | Mapping[str, Per] = "input",
     ) -> None:
         super().__init__(model)
         initial = model.weight_sites()
@@ -85,16 +82,13 @@ class BernoulliDropout(Guide):
         rates = drop_rates(drop_rate, weights)
         rates |= undropped_inputs(model, drop_rate, mask_input)
         self.masked: tuple[str, ...] = tuple(name for name in weights if rates.get(name, 0.0) > 0)
-        self.per: dict[str, Per] = by_name(per, weights, "per")
-        for value in self.per.values():
-            one_of(value, Per, "per")
-        by_unit = [name for name in self.masked if self.per[name] == "input"]
-        check_units(by_unit, model, "dropping input units", "never drop it: drop_rate={NAME: 0.0, '*': ...}")
+        if self.per == "input":
+            check_units(self.masked, model, "dropping input units", "never drop it: drop_rate={NAME: 0.0, '*': ...}")
         self.register_buffer("drop_rate", torch.tensor([rates[name] for name in self.masked], dtype=torch.float64))
         self.loc: ParameterTree = ParameterTree(initial)
 
     def posterior(self, name: str) -> TorchDistribution:
-        per = self.per.get(name, "input")
+        per = self.per if self.loc[name].dim() > 1 else "input"
         return BernoulliMixture(self.loc[name], self._rate(name), self.theta, per=per, units=self.units[name])
 
     def rates(self) -> dict[str, float]:
@@ -131,6 +125,7 @@ class DropConnect(BernoulliDropout):
     """
 
     rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
+    per: ClassVar[Per] = "weight"
 
     def __init__(self, model: HasWeights, drop_rate: float | Mapping[str, float] = 0.5, *, theta: float = 0.0) -> None:
-        super().__init__(model, drop_rate, mask_input=True, theta=theta, per="weight")
+        super().__init__(model, drop_rate, mask_input=True, theta=theta)

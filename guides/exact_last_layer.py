@@ -12,6 +12,7 @@ import pyro.distributions as dist
 import torch
 from pyro import poutine
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from pyrodrop.checks import HasWeights, count, instance, shown
 from pyrodrop.distributions import InputUnits, WeightDistribution
@@ -24,6 +25,7 @@ from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
+from pyrodrop.networks.trial import close
 from pyrodrop.parts import Part
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.reparam.lazy import LazyWeight
@@ -59,7 +61,7 @@ class ExactLastLayer(Part, LocalModule):
     are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
     `kl_weight` changes the layers below; the last layer keeps the posterior written above.
 
-    Under Pyro's `SVI`, the rows are those passed to each step. Call `condition_on` with all rows before predicting.
+    Under Pyro's `SVI`, call `condition_on` with all rows before the first step.
 
     References:
         Bishop (2006), Pattern Recognition and Machine Learning, section 3.5.
@@ -141,31 +143,32 @@ class ExactLastLayer(Part, LocalModule):
         with torch.no_grad():
             if self.of_labels:
                 model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
-            last = self._posterior({name: model.weight_sites()[name] for name in self.features.sites}, x, y)
+            weights = model.weight_sites()
+            phi, bias, output = _last_map(model, weights, self._last, x)
+            if not close(linear(phi, weights[self.weight], bias), output):  # which the network has changed in place
+                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))
+            last = self._posterior({name: weights[name] for name in self.features.sites}, x, y)
         self.rows.x = x
         if self.of_labels:
             self.rows.y, self.rows.start = y.clone(), last.rows.logits(last.rows.posterior(None)[0])
         else:
             self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)  # `seen` as in files
 
-    def forward(
-        self, x: Any = None, y: Tensor | None = None, num_data: int | None = None, **_: Any
-    ) -> dict[str, Tensor]:
+    def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
 
-        The arguments are those of the model. They are ignored once rows are set.
+        The arguments are those of the model, and are ignored.
 
         Raises:
-            ValueError: no rows are set and the arguments are not all rows, or a weight below is not one sample for all rows.
+            ValueError: no rows are set, or a weight below is not one sample for all rows.
         """
-        rows = (x, y) if len(self.rows.y) == 0 and y is not None and num_data in (None, len(y)) else self.rows()
         drawn = self.features()
         if any(isinstance(w, LazyWeight) or w.shape != self.features.shapes[name] for name, w in drawn.items()):
             raise ValueError(
                 "guides.ExactLastLayer computes the last layer from one sample of the layers below: estimator must be "
                 "'shared', and particles must not be vectorised"
             )
-        last = self._posterior(drawn, *rows)
+        last = self._posterior(drawn, *self.rows())
         drawn[self.weight] = pyro.sample(self.weight, last.weight)
         if self.bias is not None:
             drawn[self.bias] = pyro.sample(self.bias, last.bias_given(drawn[self.weight]))
@@ -201,11 +204,11 @@ class ExactLastLayer(Part, LocalModule):
         mean = mean if turn is None else turn @ mean
         weight = _PerOutput(mean[:, bool(biases) :], factor[:, biases:, biases:], 2, initial[self.weight], turn)
         if self.bias is None:
-            return _LastLayer(weight, None, torch.empty(0), rows, mean, factor)
+            return _LastLayer(weight, None, torch.empty(0), rows)
         of_bias = factor[:, :biases, :biases]
         slope = torch.linalg.solve_triangular(of_bias.mT, factor[:, biases:, :biases].mT, upper=True)
         at_mean = _PerOutput(mean[:, 0], of_bias, 1, initial[self.bias], turn)
-        return _LastLayer(weight, at_mean, slope, rows, mean, factor)
+        return _LastLayer(weight, at_mean, slope, rows)
 
     def _regression(
         self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
@@ -237,35 +240,6 @@ class ExactLastLayer(Part, LocalModule):
             self.bias is None or prior.numbers()["scale"].dim() == 0
         )  # between outputs
         return rows.of_two_classes() if softmax and output.shape[1] == 2 and equal else rows
-
-    def left_out(self, below: dict[str, Tensor]) -> Tensor:
-        """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
-
-            sum_d ln N(y_nd | f_nd - l_nd (y_nd - f_nd) / (1 - l_nd), 1 / (tau_d (1 - l_nd))),    l_nd = tau_d Var[f_nd]
-
-        where f_nd is the mean of phi_n w_d + b_d under the posterior given all rows, and l_nd the leverage of row n: the
-        conjugate regression without row n in closed form (Rasmussen & Williams 2006, Gaussian Processes for Machine
-        Learning, section 5.4.2, https://gaussianprocess.org/gpml/chapters/RW5.pdf).
-
-        Args:
-            below: the weights of the layers below by site, without further dimensions; others are ignored.
-
-        Returns:
-            ``[N]`` in float64; values of y that are missing count for nothing.
-
-        Raises:
-            ValueError: no rows are set, or y are class labels.
-        """
-        if self.of_labels:
-            raise ValueError("left_out has a closed form for Gaussian noise; got class labels")
-        last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
-        phi, targets, tau, *_ = last.rows
-        variance = torch.linalg.solve_triangular(last.factor, phi.T, upper=False).square().sum(-2)  # [D, N]
-        rest = 1 - tau * variance.T  # [N, D]
-        error = tau * (targets - phi @ last.mean.T).square() / rest
-        model: Any = self.model
-        log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
-        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -441,14 +415,12 @@ class _Regression(NamedTuple):
 
 
 class _LastLayer(NamedTuple):
-    """The posteriors of the weight, and of a bias with a prior given the mean of the weight; those of all, ``[D, M]``."""
+    """The posteriors of the weight, and of a bias with a prior given the mean of the weight."""
 
     weight: _PerOutput
     bias_at_mean: _PerOutput | None
     slope: Tensor
     rows: Any
-    mean: Tensor
-    factor: Tensor
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
         assert self.bias_at_mean is not None
@@ -466,15 +438,18 @@ def _last_map(
     """
     with LastMap([weights[name] for name in last]) as seen:
         output = model.outputs(weights, x)
-    use, linear = seen.last, seen.last.linear() if seen.last else None
-    phi, *used = linear or (x, None, None)
+    use = seen.last
+    phi, *used = (use.linear() if use else None) or (x, None, None)
     alone = use is seen.first and all(weights[name] is tensor for name, tensor in zip(last, used, strict=False))
-    if use is None or not alone or use.result is not output or seen.changed():
-        raise ValueError(
-            f"guides.ExactLastLayer needs a network that uses {' and '.join(map(repr, last))} in a torch.nn.Linear alone, "
-            "and returns the output of that layer unchanged; this one does not"
-        )
+    if use is None or not alone or use.result is not output:
+        raise ValueError(_UNLIKE.format(" and ".join(map(repr, last))))
     return phi, used[1], output
+
+
+_UNLIKE = (
+    "guides.ExactLastLayer needs a network that uses {} in a torch.nn.Linear alone, and returns the output of that layer "
+    "unchanged; this one does not"
+)
 
 
 def _last_layer(model: Any) -> tuple[str, str | None]:

@@ -87,7 +87,7 @@ class LogNormalDropout(Guide):
 
     def posterior(self, name: str) -> CorrelatedLogNormal:
         noise = self.noise_loc[name], self.noise_log_scale[name]
-        return CorrelatedLogNormal(self.loc[name], *noise, units=self.units[name], validate_args=False)
+        return CorrelatedLogNormal(self.loc[name], *noise, units=self.units[name])
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of every input unit of the weight `name`, ``[in]``; of every element of a vector."""
@@ -137,11 +137,10 @@ class CorrelatedLogNormal(WeightDistribution):
         *,
         event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
         self.noise_loc: Tensor = _projected(noise_loc, LOW, HIGH)
         self.noise_log_scale: Tensor = _projected(noise_log_scale, *_LOG_SCALES)
-        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
+        super().__init__(loc, event_dim=event_dim, per="input", units=units)
 
     @property
     def mean(self) -> Tensor:
@@ -161,7 +160,7 @@ class CorrelatedLogNormal(WeightDistribution):
     def noise_form(self) -> NoiseForm:
         if self.columns:
             return NoiseForm(lambda: self.loc, self._scales)
-        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:

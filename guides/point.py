@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from pyro.distributions import TorchDistribution
-from torch import Tensor
 
-from pyrodrop.checks import HasWeights, shown
+from pyrodrop.checks import HasWeights
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.guide import Guide
 from pyrodrop.modules import ParameterTree
@@ -59,12 +58,10 @@ class Point(Guide):
             guide: a trained guide.
 
         Raises:
-            TypeError: the model does not list its weights (see `Guide`), or `guide` has no method ``mean()``.
+            TypeError: the model does not list its weights (see `Guide`).
             ValueError: the weights of `guide` are not those of `model`.
         """
         point = cls(model)
-        if isinstance(guide, type) or not callable(getattr(guide, "mean", None)) or isinstance(guide, Tensor):
-            raise TypeError(f"guide must be a guide of the model, with a method mean(); got {shown(guide)}")
         means = guide.mean()
         shapes = {name: tuple(mean.shape) for name, mean in means.items()}
         expected = {name: tuple(point.loc[name].shape) for name in point.sites}

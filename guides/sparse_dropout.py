@@ -24,7 +24,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.checks import HasWeights, real, shown
+from pyrodrop.checks import HasWeights, real
 from pyrodrop.distributions import CutNormal, MultiplicativeNormal
 from pyrodrop.distributions.multiplicative_normal import PrunedNormal
 from pyrodrop.guides.guide import Guide
@@ -76,7 +76,12 @@ class SparseDropout(Guide):
             None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
         )
         if log_alpha_range is not None:
-            self.log_alpha_range = _range(log_alpha_range)
+            low, high = (
+                real(bound, "log_alpha_range", "the bounds of ln alpha, each of which") for bound in log_alpha_range
+            )
+            if not low < high:
+                raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {log_alpha_range}")
+            self.log_alpha_range = low, high
         start = real(log_variance, "log_variance", "the initial ln v", least=-80, most=80)
         initial = model.weight_sites()
         self.loc: ParameterTree = ParameterTree(initial)
@@ -143,18 +148,10 @@ class Pruned(Guide):
     Args:
         guide: the sparse posterior.
         keep: boolean mask of the weights to keep, by site name.
-
-    Raises:
-        ValueError: `keep` has other names, or a mask of another shape.
     """
 
     def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
         weights = {name: guide.loc[name] for name in guide.sites}
-        shapes = {name: (weight.shape, torch.bool) for name, weight in weights.items()}
-        if {name: (mask.shape, mask.dtype) for name, mask in keep.items()} != shapes:
-            raise ValueError(
-                f"keep must have a mask of the shape of each weight, torch.bool; got masks of {', '.join(keep)}"
-            )
         super().__init__(
             SimpleNamespace(weight_sites=lambda: weights, hyper_sites=dict, input_units=lambda: guide.units)
         )
@@ -171,14 +168,3 @@ class Pruned(Guide):
     def describe(self) -> str:
         left, all_ = (sum(int(m.sum()) if kept else m.numel() for m in self.keep.values()) for kept in (True, False))
         return f"Pruned({self.guide.describe()}, {left} of {all_} weights)"
-
-
-def _range(bounds: tuple[float, float]) -> tuple[float, float]:
-    """Bounds of ln alpha, checked."""
-    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        got = bounds if isinstance(bounds, tuple | list) else shown(bounds)
-        raise TypeError(f"log_alpha_range must be (low, high) with low < high; got {got}")
-    low, high = (real(bound, "log_alpha_range", "the bounds of ln alpha, each of which") for bound in bounds)
-    if not low < high:
-        raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {bounds}")
-    return low, high

@@ -43,7 +43,7 @@ def check_model(model: Any) -> None:
     if isinstance(model, TrainedNetwork):
         raise ValueError(
             "the network of this model was read with its own dropout (pyrodrop.read), which a plain copy of it would draw "
-            "again: guides.to_module(run) gives the network with its trained weights"
+            "again: run.module() gives functions of its posterior"
         )
 
 

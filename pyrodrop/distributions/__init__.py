@@ -1,11 +1,7 @@
-"""Distributions of the dropout posteriors and their priors. They can be used on their own in any Pyro program.
-
-`keep_mask` draws dropout masks quickly.
-"""
+"""Distributions of the dropout posteriors and their priors. They can be used on their own in any Pyro program."""
 
 from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.log_uniform import LogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
@@ -29,7 +25,6 @@ __all__ = [
     "Pushforward",
     "RelaxedBernoulliMixture",
     "WeightDistribution",
-    "keep_mask",
 ]
 
 public(__name__, __all__)

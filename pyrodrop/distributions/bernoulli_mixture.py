@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
-from pyrodrop.checks import real, scale, tensor
+from pyrodrop.checks import real, scale
 from pyrodrop.distributions.coins import check_drop_rate, coins
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Per, Size, WeightDistribution, check_broadcast, check_weight
+from pyrodrop.distributions.weight import Per, Size, WeightDistribution, check_broadcast
 
 
 class BernoulliMixture(WeightDistribution):
@@ -61,15 +61,13 @@ class BernoulliMixture(WeightDistribution):
         event_dim: int | None = None,
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
         self.theta: float = check_theta(theta)
         self.drop_rate = drop_rate
-        if self.validates(validate_args):
+        if self._validate_args:
             check_drop_rate(drop_rate)
-        super().__init__(loc, event_dim=event_dim, per=per, units=units, validate_args=validate_args)
-        if isinstance(drop_rate, Tensor) and self.validates(validate_args):
-            check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
+        super().__init__(loc, event_dim=event_dim, per=per, units=units)
+        check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
 
     @lazy_property
     def keep_rate(self) -> Tensor:
@@ -94,7 +92,7 @@ class BernoulliMixture(WeightDistribution):
             return NoiseForm(lambda: self.loc, variance=theta)
         if self.columns:
             return NoiseForm(lambda: self.loc, self._scales, theta)
-        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return coins(self.keep_rate.to(dtype), shape)
@@ -169,8 +167,7 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         event_dim, per, units: see `BernoulliMixture`.
 
     Raises:
-        ValueError: `temperature` is outside [1e-18, 1e18], or `logit` is not finite or does not broadcast.
-        TypeError: an argument is of another type.
+        ValueError: `temperature` is outside [1e-18, 1e18], or `logit` does not broadcast.
     """
 
     def __init__(
@@ -182,17 +179,11 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         event_dim: int | None = None,
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
-        validates = self.validates(validate_args)
-        if validates:
-            check_weight(loc, event_dim, per, units)
-            tensor(logit, "logit", "the log odds of dropping", floating=True)
-        self.logit: Tensor = logit
+        self.logit, self.drop_rate, self.theta = logit, torch.sigmoid(logit), 0.0
         self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
-        super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
-        if validates:
-            check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
+        WeightDistribution.__init__(self, loc, event_dim=event_dim, per=per, units=units)
+        check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
 
     @property
     def noise_form(self) -> NoiseForm:

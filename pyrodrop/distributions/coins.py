@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.checks import counts, instance, real, shown, tensor
+from pyrodrop.checks import shown, tensor
 from pyrodrop.distributions.weight import Size
 from pyrodrop.private_apis import in_function_transform
 
@@ -159,30 +159,15 @@ def _rate(keep: Tensor, axes: int) -> Tensor:
     return keep.reshape(*(1,) * (axes - keep.dim()), *keep.shape)
 
 
-def keep_mask(
-    shape: Sequence[int],
-    drop_rate: float,
-    *,
-    device: torch.device | str | None = None,
-) -> Tensor:
+def keep_mask(shape: Size, drop_rate: float, *, device: torch.device | str | None = None) -> Tensor:
     """Draw independent booleans that are True with probability 1 - `drop_rate`.
 
     Args:
         shape: shape of the mask. Entries along its last axis share a random threshold, see the module's docstring.
         drop_rate: probability of False, in [0, 1).
         device: device of the mask, whose default generator is used; the CPU if None.
-
-    Returns:
-        A bool tensor.
-
-    Raises:
-        ValueError: `drop_rate` is outside [0, 1), or a size of `shape` is negative.
-        TypeError: an argument is of another type.
     """
-    if not isinstance(shape, torch.Size):
-        shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
-    drop_rate = _one_rate(drop_rate)
-    instance(device, torch.device | str | None, "device", "a torch.device, its name, or None")
+    shape = torch.Size(shape)
     bits, piece, lowest = (8, torch.uint8, 0) if (256 * drop_rate).is_integer() else (16, torch.int16, _LOWEST)
     words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device))
     pieces = words.view(piece)[: shape.numel()].view(shape)
@@ -212,13 +197,6 @@ def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
         raise TypeError(f"{allowed} {shown(drop_rate)}{place}")
     elif not 0 <= drop_rate < 1:
         raise ValueError(f"{allowed} {drop_rate}{place}")
-
-
-def _one_rate(drop_rate: float | Tensor) -> float:
-    if type(drop_rate) is float and 0 <= drop_rate < 1:  # checked quickly, since masks may be small
-        return drop_rate
-    check_drop_rate(drop_rate)
-    return real(drop_rate, "drop_rate", "the probability of dropping an input unit", least=0, below=1)
 
 
 def _num_words(count: int) -> int:

@@ -12,7 +12,6 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.checks import counts
 from pyrodrop.distributions.weight import Size
 
 
@@ -25,17 +24,12 @@ class LogUniform(TorchDistribution):
 
     Args:
         shape: batch shape; apply ``to_event`` for the distribution of one weight tensor.
-
-    Raises:
-        ValueError: a size of `shape` is negative.
-        TypeError: `shape` is no list of whole numbers.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
-    def __init__(self, shape: Size = (), validate_args: bool | None = None) -> None:
-        batch = torch.Size(counts(shape, "shape", "the sizes of the batch", least=0))
-        super().__init__(batch, validate_args=validate_args)
+    def __init__(self, shape: Size = ()) -> None:
+        super().__init__(torch.Size(shape))
 
     support = constraints.real
 

@@ -6,7 +6,6 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
-from pyrodrop.checks import tensor
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
@@ -24,11 +23,6 @@ class LowRankNormal(WeightDistribution):
         factor: F, ``[weights, rank]``, where `weights` is the number of elements of one weight tensor.
         diagonal: v, ``[weights]``, positive.
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
-
-    Raises:
-        ValueError: if arguments are validated: a value is NaN or infinite, or one of `diagonal` is not positive. On use:
-            `factor` or `diagonal` has another shape.
-        TypeError: if arguments are validated: an argument is no tensor.
     """
 
     def __init__(
@@ -38,12 +32,8 @@ class LowRankNormal(WeightDistribution):
         diagonal: Tensor,
         *,
         event_dim: int | None = None,
-        validate_args: bool | None = None,
     ) -> None:
-        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
-        if self.validates(validate_args):
-            tensor(factor, "factor", "the factor F of the covariance", floating=True)
-            tensor(diagonal, "diagonal", "the diagonal v of the covariance", floating=True, above=0)
+        super().__init__(loc, event_dim=event_dim)
         self.factor: Tensor = factor
         self.diagonal: Tensor = diagonal
 

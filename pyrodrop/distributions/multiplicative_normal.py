@@ -26,10 +26,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.checks import real
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_log_alpha
+from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_broadcast
 
 
 class MultiplicativeNormal(WeightDistribution):
@@ -44,17 +43,12 @@ class MultiplicativeNormal(WeightDistribution):
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
-        ValueError: `loc` has no dimensions; or, if arguments are validated, a value is NaN or infinite, or `log_alpha` does
-            not broadcast.
-        TypeError: if arguments are validated: an argument is of another type.
+        ValueError: `loc` has no dimensions, or `log_alpha` does not broadcast.
     """
 
-    def __init__(
-        self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
-        if self.validates(validate_args):
-            check_log_alpha(log_alpha, loc.shape, "loc")
+    def __init__(self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None) -> None:
+        super().__init__(loc, event_dim=event_dim)
+        check_broadcast(log_alpha, "log_alpha", loc.shape, "loc")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
 
     @property
@@ -99,8 +93,7 @@ class CutNormal(MultiplicativeNormal):
         threshold: weights with ln alpha at or above it have mean 0.
 
     Raises:
-        ValueError: `threshold` is NaN or infinite; also see `MultiplicativeNormal`.
-        TypeError: `threshold` is no number.
+        ValueError: see `MultiplicativeNormal`.
     """
 
     def __init__(
@@ -110,10 +103,9 @@ class CutNormal(MultiplicativeNormal):
         threshold: float,
         *,
         event_dim: int | None = None,
-        validate_args: bool | None = None,
     ) -> None:
-        self.threshold: float = real(threshold, "threshold", "the bound of ln alpha from which on means are 0")
-        super().__init__(loc, log_alpha, event_dim=event_dim, validate_args=validate_args)
+        self.threshold: float = threshold
+        super().__init__(loc, log_alpha, event_dim=event_dim)
 
     @property
     def mean(self) -> Tensor:
@@ -133,12 +125,10 @@ class PrunedNormal(MultiplicativeNormal):
         keep: boolean mask of the weights that are kept, shape ``event_shape``.
     """
 
-    def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor) -> None:
         self.keep = keep
         self._places = keep.flatten().nonzero()[:, 0]
-        super().__init__(
-            torch.where(keep, loc, 0.0), log_alpha, event_dim=keep.dim(), validate_args=validate_args
-        )  # fmt: skip
+        super().__init__(torch.where(keep, loc, 0.0), log_alpha, event_dim=keep.dim())
 
     def at(self, loc: Tensor) -> Self:
         return super().at(torch.where(self.keep, loc, 0.0))
@@ -173,9 +163,7 @@ class CorrelatedNormal(WeightDistribution):
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
-        ValueError: `loc` has no dimensions, or `units` do not fit its shape; or, if arguments are validated, a value is NaN
-            or infinite, or `log_alpha` does not broadcast.
-        TypeError: if arguments are validated: an argument is of another type.
+        ValueError: `loc` has no dimensions, `units` do not fit its shape, or `log_alpha` does not broadcast.
     """
 
     def __init__(
@@ -185,11 +173,9 @@ class CorrelatedNormal(WeightDistribution):
         *,
         event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
-        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
-        if self.validates(validate_args):
-            check_log_alpha(log_alpha, self.noise_shape, "the scales")
+        super().__init__(loc, event_dim=event_dim, per="input", units=units)
+        check_broadcast(log_alpha, "log_alpha", self.noise_shape, "the scales")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
 
     @property

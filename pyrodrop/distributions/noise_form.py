@@ -3,8 +3,8 @@
     W = M diag(s) + sqrt(V) * E + sum_r e_r F_r        M, V, F_r [out, in, ...], s [in], E_ij and e_r ~ N(0, 1)
 
 A distribution defines its form once (`WeightDistribution.noise_form`). Everything that propagates noise through a linear map
-without sampling W is derived from it, in `pyrodrop.reparam`: the estimators ``local`` and ``flipout``, and predictions. A
-distribution without this form is sampled as a whole weight; ``local`` and ``flipout`` refuse it.
+without sampling W is derived from it, in `pyrodrop.reparam`: the estimator ``local``, and predictions. A distribution that
+has none is sampled as a whole weight; ``local`` refuses it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ class NoiseForm:
     """The terms of the equation above. Each is a function, so that asking which terms exist computes nothing.
 
     Attributes:
-        loc: M, of the weight's shape. It is the distribution's ``loc`` unless `moments` is True.
+        loc: M, of the weight's shape.
         scales: samples of s with a given shape ``[..., in]`` and dtype; None if s = 1.
         variance: V, which broadcasts to the weight's shape; None if the term is absent.
         factors: the F_r, each of the weight's shape; None if the term is absent.
-        moments: whether the form is a normal approximation that shares only mean and variance with the distribution.
     """
 
     loc: Callable[[], Tensor]
     scales: Callable[[torch.Size, torch.dtype], Tensor] | None = None
     variance: Callable[[], Tensor] | None = None
     factors: Callable[[], Iterable[Tensor]] | None = None
-    moments: bool = False
 
     @property
     def constant(self) -> bool:
@@ -45,11 +43,6 @@ class NoiseForm:
     def only_scales(self) -> bool:
         """Whether W = M diag(s)."""
         return self.scales is not None and self.variance is None and self.factors is None
-
-    @property
-    def independent(self) -> bool:
-        """Whether the weights are independent normal random variables: W = M + sqrt(V) * E, exactly."""
-        return self.variance is not None and self.scales is None and self.factors is None and not self.moments
 
 
 def noise_form(q: Any) -> NoiseForm | None:

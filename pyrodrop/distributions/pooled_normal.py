@@ -9,11 +9,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.checks import counts, instance, one_of
+from pyrodrop.checks import one_of
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
 
-Group: TypeAlias = Literal["weight", "input", "output", "layer"]
+Group: TypeAlias = Literal["weight", "input", "layer"]
 
 
 class PooledNormal(TorchDistribution):
@@ -30,14 +30,13 @@ class PooledNormal(TorchDistribution):
 
     Args:
         shape: shape of the weight, the event shape.
-        group: which weights share a variance: each ``weight`` has its own, or it is shared per ``input`` unit, per
-            ``output`` unit or over the whole ``layer``.
+        group: which weights share a variance: each ``weight`` has its own, or it is shared per ``input`` unit or
+            over the whole ``layer``.
         batch_shape: batch shape.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
-        ValueError: `group` is unknown, a size is negative, or `units` do not fit the shape.
-        TypeError: a shape is no list of whole numbers, or `units` are no `InputUnits`.
+        ValueError: `group` is unknown, or `units` do not fit the shape.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -49,14 +48,11 @@ class PooledNormal(TorchDistribution):
         batch_shape: Size = (),
         *,
         units: InputUnits = InputUnits(),  # noqa: B008
-        validate_args: bool | None = None,
     ) -> None:
-        event_shape = torch.Size(counts(shape, "shape", "the sizes of the weight"))
-        batch = torch.Size(counts(batch_shape, "batch_shape", "the sizes of the batch", least=0))
         self.group: Group = one_of(group, Group, "group")
-        self.units: InputUnits = instance(units, InputUnits, "units", "the InputUnits of a weight")
-        units.check(event_shape)
-        super().__init__(batch, event_shape, validate_args=validate_args)
+        self.units: InputUnits = units
+        units.check(torch.Size(shape))
+        super().__init__(torch.Size(batch_shape), torch.Size(shape))
 
     support = constraints.real_vector
 
@@ -93,6 +89,4 @@ class PooledNormal(TorchDistribution):
 
 def units_of(group: Group, units: InputUnits, shape: torch.Size) -> InputUnits | None:
     """The units whose weights share a variance; None if every weight has its own variance or all share one."""
-    if group not in ("input", "output") or not units.apply_to(shape):
-        return None
-    return units if group == "input" else units.outputs
+    return units if group == "input" and units.apply_to(shape) else None

@@ -48,11 +48,6 @@ class InputUnits:
                 f"got {self.size}"
             )
 
-    @property
-    def outputs(self) -> InputUnits:
-        """The output units: along axis 0, or along axis 1 if axis 0 indexes input units."""
-        return InputUnits(None if self.axis is None else int(self.axis == 0), self.groups)
-
     def check(self, shape: torch.Size) -> None:
         """Raise a ValueError unless a weight of this shape can have these units."""
         if self.axis is None or len(shape) < 2:

@@ -15,8 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop import checks
-from pyrodrop.checks import one_of
+from pyrodrop.checks import shown
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 
@@ -48,9 +47,8 @@ class WeightDistribution(TorchDistribution):
         units: which axis of the weight indexes input units. Without an axis every element is its own unit.
 
     Raises:
-        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight;
-            also, if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
-        TypeError: if arguments are validated: an argument is of another type, such as a list for a tensor.
+        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight.
+        TypeError: `loc` is no tensor of a floating-point dtype.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {"loc": constraints.real}  # noqa: RUF012
@@ -65,8 +63,8 @@ class WeightDistribution(TorchDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        if self.validates(validate_args):
-            check_weight(loc, event_dim, per, units)
+        if not isinstance(loc, Tensor) or not loc.is_floating_point():
+            raise TypeError(f"loc is the location of a weight and must be a tensor of real numbers; got {shown(loc)}")
         event_dim = loc.dim() if event_dim is None else event_dim
         if not 1 <= event_dim <= loc.dim():
             raise ValueError(
@@ -78,10 +76,6 @@ class WeightDistribution(TorchDistribution):
         self.units = units
         units.check(loc.shape[split:])
         super().__init__(loc.shape[:split], loc.shape[split:], validate_args=validate_args)
-
-    def validates(self, validate_args: bool | None) -> bool:
-        """Whether a constructor with this argument checks values."""
-        return bool(self._validate_args if validate_args is None else validate_args)
 
     @property
     def support(self) -> constraints.Constraint:  # type: ignore[override]
@@ -139,21 +133,6 @@ class WeightDistribution(TorchDistribution):
         other.loc, other._batch_shape = loc, loc.shape[: loc.dim() - len(self.event_shape)]
         other._validate_args = False
         return other
-
-
-def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
-    """Check the types of the arguments of a `WeightDistribution`, and that `loc` is finite."""
-    checks.tensor(loc, "loc", "the location of a weight", floating=True)
-    if event_dim is not None:
-        checks.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
-    one_of(per, Per, "per")
-    checks.instance(units, InputUnits, "units", "the InputUnits of a weight")
-
-
-def check_log_alpha(value: Any, shape: torch.Size, what: str) -> None:
-    """Raise an error unless `value` is a finite number, or a finite tensor that broadcasts to `shape`, that of `what`."""
-    checks.real_or_tensor(value, "log_alpha", "the log variance of the noise")
-    check_broadcast(value, "log_alpha", shape, what)
 
 
 def check_broadcast(value: Any, name: str, shape: torch.Size, what: str) -> None:

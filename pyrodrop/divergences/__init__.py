@@ -1,9 +1,9 @@
 """KL divergences of posteriors from priors, each with a `Convention` that describes how accurate it is."""
 
 from pyrodrop.checks import public
-from pyrodrop.divergences import gaussian, pushforward
+from pyrodrop.divergences import gaussian, log_uniform, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
-from pyrodrop.divergences.log_uniform_kl import kingma, log_uniform_kl, molchanov
+from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import (
     EXACT,
     POINT,
@@ -26,9 +26,8 @@ __all__ = [
     "convention",
     "divergence",
     "gaussian",
-    "kingma",
+    "log_uniform",
     "log_uniform_kl",
-    "molchanov",
     "pair",
     "pushforward",
     "refuse",

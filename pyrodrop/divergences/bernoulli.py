@@ -6,9 +6,6 @@
     at theta = 0, without the term -K/2 ln(2 pi e theta^2)  =  E_q[-ln p(W)] - H(masks)  =
         sum_k  p_k ||m_k||^2 / (2 sigma^2)  +  K/2 ln(2 pi sigma^2)  -  H(p_k)
 
-    KL(BernoulliMixture || log-uniform) =
-        sum_ij p_j KL(theta^2 / m_ij^2)  -  sum_k [H(p_k) - h(p_k, d_k)]                                    theta > 0
-
     h(p, d) = E_q[H(c | w)] = sqrt(p (1-p)) exp(-d^2 / 8) E_s~N(0,1)[g(ln(p / (1-p)) + d s)]
     g(u)    = 2 cosh(u / 2) H(1 / (1 + exp(-u)))
 
@@ -17,8 +14,6 @@ Bernoulli variable in nats. h is the entropy of the component label given the we
 (Appendix, arXiv:1506.02157, section 4) is the case h = 0, which is accurate for d >> 1. To derive h, write the density of
 the mixture at log odds u as a Gaussian of width d, centred at the prior log odds, times exp(-d^2 / 8) 2 cosh(u / 2). The
 remaining integrand is smooth, so the trapezoidal rule converges geometrically.
-
-KL(alpha) is the KL divergence of a Gaussian from the log-uniform prior, zero at alpha -> infinity (`log_uniform_kl`).
 
 At theta = 0 the term from the differential entropy of the components, -K/2 ln(2 pi e theta^2) for K weights, is infinite. It
 is left out for every prior. It depends only on the number of weights: not on M, the rates or the prior, whose scale can
@@ -35,11 +30,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, RelaxedBernoulliMixture
-from pyrodrop.divergences.log_uniform import IMPROPER
-from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
-
-_LARGE = 2**18  # weights, from which passes over them take longer than operations
 
 ATOMS = Convention("up_to_constant", "theta -> 0: K/2 ln(2 pi e theta^2) of K weights is left out")
 RELAXED = Convention(
@@ -56,22 +47,13 @@ def _tag(q: BernoulliMixture, p: object) -> Convention:
 @pair(BernoulliMixture, Normal, _tag)
 def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
     keep, loc, variance = q.over_units(q.keep_rate), _distinct(p.loc), _distinct(p.scale) ** 2
-    squares = _scaled_squares(q, q.loc - p.loc, _distinct(keep) / (2 * variance))
+    squares = _distinct(keep) / (2 * variance) * (q.loc - p.loc) ** 2
     if q.theta > 0:
         ratio = q.theta**2 / variance
         rest = (1 - keep) * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
     else:
         rest = (1 - keep) * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
     return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
-
-
-def _scaled_squares(q: BernoulliMixture, values: Tensor, factors: Tensor) -> Tensor:
-    """``factors * values**2``; for a large weight whose factors are equal, summed over the last axis as squares of norms,
-    which takes one pass over the weights, as does its gradient (0 where a norm is 0), but more operations."""
-    events = len(q.event_shape)
-    if not events or factors.shape[-events:].numel() > 1 or q.event_shape.numel() < _LARGE:
-        return factors * values**2
-    return factors * torch.linalg.vector_norm(values, dim=-1, keepdim=True) ** 2
 
 
 def _total_of_equal(q: BernoulliMixture, values: Tensor) -> Tensor:
@@ -86,34 +68,17 @@ def _distinct(values: Tensor) -> Tensor:
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
-@pair(BernoulliMixture, LogUniform, IMPROPER)
-def _from_log_uniform(q: BernoulliMixture, p: LogUniform) -> Tensor:
-    log_alpha = 2 * math.log(q.theta) - torch.log(q.loc**2 + torch.finfo(q.loc.dtype).tiny)
-    return q.total_weights(q.over_units(q.keep_rate) * log_uniform_kl(log_alpha)) - q.total(information(q))
-
-
 @pair(BernoulliMixture, torch.distributions.Distribution, _tag)
 def _from_any(q: BernoulliMixture, p: object) -> Tensor:
     raise NotImplementedError("only the convention is registered here; the KL divergence is estimated by Monte Carlo")
 
 
-def _atoms(q: BernoulliMixture, p: object) -> str | None:
-    if q.theta > 0:
-        return None
-    return (
-        "at theta = 0 weights are exactly zero with positive probability, and the density of this prior at zero is not "
-        "finite; use theta > 0, or a proper prior with a fixed scale such as priors.Gaussian"
-    )
-
-
-refuse(BernoulliMixture, LogUniform, _atoms)
-refuse(BernoulliMixture, PooledNormal, _atoms)
-
-
-def mixture_entropy(q: BernoulliMixture) -> Tensor:
-    """Differential entropy of the mixture in nats, theta > 0: sum over units of K/2 ln(2 pi e theta^2) + H(p) - h(p, d)."""
-    gaussian = q.event_shape.numel() / 2 * math.log(2 * math.pi * math.e * q.theta**2)
-    return q.total(information(q)) + gaussian
+_NO_SCALE = (
+    "weights are exactly zero, or near it, with positive probability, where the density of this prior is not bounded; use a "
+    "proper prior with a fixed scale such as priors.Gaussian"
+)
+refuse(BernoulliMixture, LogUniform, _NO_SCALE)
+refuse(BernoulliMixture, PooledNormal, _NO_SCALE)
 
 
 def information(q: BernoulliMixture) -> Tensor:

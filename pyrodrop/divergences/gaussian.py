@@ -23,7 +23,6 @@ from torch.distributions import (
 )
 
 from pyrodrop.distributions import (
-    BernoulliMixture,
     CutNormal,
     LowRankNormal,
     MultiplicativeNormal,
@@ -31,7 +30,6 @@ from pyrodrop.distributions import (
     WeightDistribution,
 )
 from pyrodrop.distributions.multiplicative_normal import PrunedNormal
-from pyrodrop.divergences.bernoulli import mixture_entropy
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 
@@ -60,12 +58,10 @@ def _uncut_convention(q: CutNormal, p: PooledNormal) -> Convention:
 pair(CutNormal, PooledNormal, _uncut_convention)(_multiplicative_from_pooled)
 
 
-@pair(BernoulliMixture, PooledNormal, EXACT)
 @pair(WeightDistribution, PooledNormal, EXACT)
 def _from_pooled(q: WeightDistribution, p: PooledNormal) -> Tensor:
-    entropy = mixture_entropy(q) if isinstance(q, BernoulliMixture) else q.entropy()
     best = p.pool(q.mean**2 + q.variance)
-    return q.total_weights(torch.log(2 * math.pi * math.e * best).expand(q.loc.shape)) / 2 - entropy
+    return q.total_weights(torch.log(2 * math.pi * math.e * best).expand(q.loc.shape)) / 2 - q.entropy()
 
 
 @register_kl(Independent, PooledNormal)

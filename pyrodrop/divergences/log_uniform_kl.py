@@ -17,8 +17,6 @@ in s = sigmoid(-t - ln 6) = u / (3 + u) and r = 1 - s, with rational functions V
 (9, 10), minimax in relative error: 2e-11 for the value and 1.4e-9 for the slope, at every t. The expansion in r keeps the
 sums stable; in float32 only rounding errors remain. The coefficients were computed with 60 digits by Sanathanan-Koerner
 linearisation, https://doi.org/10.1109/TAC.1963.1105517, with Lawson's reweighting.
-
-`molchanov` and `kingma` are published approximations of the same quantity.
 """
 
 from __future__ import annotations
@@ -28,15 +26,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyrodrop.checks import shown
 
-EULER, LOG6 = 0.5772156649015329, log(6)
-MOLCHANOV_ERROR, KINGMA_ERROR = (
-    9.4e-3,
-    4.1e-2,
-)  # largest errors, measured over log alpha in [-20, 20] and over log alpha <= 0
+LOG6 = log(6)
 
 # Coefficients of numerator and denominator, highest power of r first.
 # fmt: off
@@ -74,38 +67,11 @@ def log_uniform_kl(log_alpha: Tensor) -> Tensor:
     Raises:
         TypeError: `log_alpha` is no tensor of a floating-point dtype.
     """
-    _check(log_alpha)
+    # Only the type: reading values would make training steps wait for a GPU.
+    if not isinstance(log_alpha, Tensor) or not log_alpha.is_floating_point() or log_alpha.layout != torch.strided:
+        raise TypeError(f"log_alpha must be a dense tensor of a floating-point dtype; got {shown(log_alpha)}")
     t = log_alpha.float() if log_alpha.dtype in (torch.float16, torch.bfloat16) else log_alpha
     return _LogUniformKL.apply(t).to(log_alpha.dtype)
-
-
-def molchanov(log_alpha: Tensor) -> Tensor:
-    """The approximation of Molchanov et al. by sigmoids, elementwise in nats; its error is at most 9.4e-3 at every alpha.
-
-    References:
-        Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, eq. 14.
-
-    Raises:
-        TypeError: `log_alpha` is no tensor of a floating-point dtype.
-    """
-    _check(log_alpha)
-    k1, k2, k3 = 0.63576, 1.87320, 1.48695
-    return k1 + 0.5 * softplus(-log_alpha) - k1 * torch.sigmoid(k2 + k3 * log_alpha)
-
-
-def kingma(log_alpha: Tensor) -> Tensor:
-    """The cubic of Kingma et al., elementwise in nats, for alpha <= 1 only; error at most .041, exact as alpha -> 0.
-
-    References:
-        Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, appendix C.
-
-    Raises:
-        TypeError: `log_alpha` is no tensor of a floating-point dtype.
-    """
-    _check(log_alpha)
-    c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
-    alpha = log_alpha.exp()
-    return 0.5 * (EULER + log(2) - log_alpha) - alpha * (c1 + alpha * (c2 + alpha * c3))
 
 
 class _LogUniformKL(torch.autograd.Function):
@@ -144,10 +110,3 @@ def _horner(r: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 def _sigmoids(t: Tensor) -> tuple[Tensor, Tensor]:
     s = torch.sigmoid(-t - LOG6)
     return s, 1 - s
-
-
-def _check(log_alpha: Any) -> None:
-    """Check only the type: reading values would make training steps wait for a GPU."""
-    if not isinstance(log_alpha, Tensor) or not log_alpha.is_floating_point() or log_alpha.layout != torch.strided:
-        got = f"{log_alpha.dtype}, {log_alpha.layout}, " if isinstance(log_alpha, Tensor) else ""
-        raise TypeError(f"log_alpha must be a dense tensor of a floating-point dtype; got {got}{shown(log_alpha)}")

@@ -167,12 +167,7 @@ def copied(network: nn.Module) -> nn.Module:
         return copy.deepcopy(network)
 
 
-# Hooks that compute a weight from others, and the function of torch.nn.utils that makes it a parameter.
-_HOOKS: dict[Any, str] = {
-    WeightNorm: "remove_weight_norm",
-    SpectralNorm: "remove_spectral_norm",
-    BasePruningMethod: "prune.remove",
-}
+_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)  # compute a weight from others
 
 
 def check_parametrised(network: nn.Module) -> None:
@@ -187,18 +182,14 @@ def check_parametrised(network: nn.Module) -> None:
     computed = []
     for prefix, module in network.named_modules():
         lists: Any = module.parametrizations if parametrize.is_parametrized(module) else {}
-        calls = [
-            (name, "parametrize.remove_parametrizations") for name, steps in lists.items() if [*steps.parameters()]
-        ]
-        for hook in module._forward_pre_hooks.values():
-            of_kind = [remove for kind, remove in _HOOKS.items() if isinstance(hook, kind)]
-            calls += [(getattr(hook, "name", getattr(hook, "_tensor_name", "")), remove) for remove in of_kind]
+        names = [name for name, steps in lists.items() if [*steps.parameters()]]
+        hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, _HOOKS)]
+        names += [getattr(hook, "name", getattr(hook, "_tensor_name", "")) for hook in hooks]
         owners = [*module.parameters(recurse=False), *(p for steps in lists.values() for p in steps.parameters())]
         if any(parameter.requires_grad for parameter in owners):
-            where = f"{prefix}." if prefix else ""
-            computed += [f"{where}{name}: call torch.nn.utils.{remove}(layer, {name!r})" for name, remove in calls]
+            computed += [f"{prefix}.{name}".removeprefix(".") for name in names]
     if computed:
         raise ValueError(
-            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes these weights "
-            f"from other parameters: {'; '.join(computed)}"
+            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes "
+            f"{', '.join(computed)} from other parameters: remove its parametrisation first (torch.nn.utils)"
         )

@@ -1,4 +1,4 @@
-"""The last linear map of a network: whether weights are used in it alone, and the network returns its output unchanged."""
+"""The last linear map of a network, and the first and last uses of some weights."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from torch.overrides import TorchFunctionMode
 from pyrodrop.checks import tensors_in
 from pyrodrop.reparam.lazy import LazyWeight
 
-_TENSOR: Any = Tensor
-_UNVERSIONED = {_TENSOR.data.__get__, _TENSOR.numpy, _TENSOR.data_ptr, _TENSOR.untyped_storage, _TENSOR.__array__}
-
 
 class Use(NamedTuple):
-    """A call of PyTorch, and the version of its result at its end; None under inference mode, which has no versions."""
+    """A call of PyTorch."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
-    version: int | None
 
     def linear(self) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """Input, weight and bias if this is `torch.nn.functional.linear`."""
@@ -43,7 +39,6 @@ class LastMap(TorchFunctionMode):
         self.weights: set[int] | None = None if weights is None else {id(weight) for weight in weights}
         self.first: Use | None = None
         self.last: Use | None = None
-        self._accessed = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -54,19 +49,9 @@ class LastMap(TorchFunctionMode):
         else:
             used = any(id(leaf) in self.weights or isinstance(leaf, LazyWeight) for leaf in arguments)
         if used and isinstance(result, Tensor | float | list | np.ndarray) and not isinstance(result, LazyWeight):
-            version = result._version if isinstance(result, Tensor) and not result.is_inference() else None
-            self.last = Use(func, args, kwargs, result, version)
-            self.first, self._accessed = self.first or self.last, False
-        elif func in _UNVERSIONED and self.last and any(leaf is self.last.result for leaf in arguments):
-            self._accessed = True
+            self.last = Use(func, args, kwargs, result)
+            self.first = self.first or self.last
         return result
-
-    def changed(self) -> bool:
-        """Whether the result of the last use was changed in place, or its memory accessed, afterwards."""
-        use = self.last
-        if use is None or self._accessed:
-            return use is not None
-        return isinstance(use.result, Tensor) and use.version is not None and use.result._version != use.version
 
 
 def _of_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:

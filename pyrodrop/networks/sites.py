@@ -69,27 +69,18 @@ def parameters_of(network: nn.Module) -> Parameters:
                 first = canonical.setdefault(id(value), name)
                 names[first] = (*names.get(first, ()), name)
                 values[first] = value
-    shapeless = [name for name, value in values.items() if isinstance(value, UninitializedParameter)]
-    if shapeless:
-        raise ValueError(
-            f"the network has uninitialised parameters: {', '.join(shapeless)}. Call it once on a batch, network(x[:2]), to "
-            "give them their shapes"
-        )
     tensors = dict(network.named_parameters()) | dict(network.named_buffers())
-    sparse = [name for name, value in tensors.items() if value.layout != torch.strided]
-    if sparse:
-        raise ValueError(
-            f"parameters and buffers must be dense tensors; {', '.join(sparse)} are sparse: register name.to_dense()"
-        )
-    short = [name for name, value in tensors.items() if value.dtype in SHORT]
-    if short:
-        raise ValueError(
-            f"weights and buffers must be float32 or float64; {', '.join(short)} have 16 bits, which are not precise enough "
-            "for KL divergences: pass network.float()"
-        )
-    complex_ = [name for name, value in values.items() if value.is_complex()]
-    if complex_:
-        raise ValueError(f"weights must be real; {', '.join(complex_)} are complex")
+    for name, value in tensors.items():
+        if isinstance(value, UninitializedParameter):
+            raise ValueError(
+                f"the network has uninitialised parameters, such as {name}. Call it once on a batch, network(x[:2]), to "
+                "give them their shapes"
+            )
+        if value.layout != torch.strided or value.dtype in SHORT or (name in names and value.is_complex()):
+            raise ValueError(
+                "weights and buffers must be dense tensors of float32 or float64, which network.float() and "
+                f"tensor.to_dense() make; got {name}, {value.dtype}, {value.layout}"
+            )
     return Parameters(
         trained={name: value for name, value in values.items() if value.requires_grad},
         fixed=tuple(name for name, value in values.items() if not value.requires_grad),

@@ -48,8 +48,8 @@ class Properties:
     """Properties of a network found by running it.
 
     Attributes:
-        axes: for every weight and each of its uses, the axis of the linear map's input that indexes examples. None if no
-            single axis does, if the use is not a linear map, or if the weight is used several times.
+        axes: for every weight, the axis of the input of its linear map that indexes examples. None if no single axis does,
+            if the use is not a linear map, or if the weight is used several times.
         rows: names of the weights that are applied to several rows per example: tokens, nodes, positions of a convolution.
         mixes: whether the output of one example depends on other examples.
         whole: whether the network runs only on all rows of its data at once, not on a part of them.
@@ -61,7 +61,7 @@ class Properties:
         changes: a sentence about the Python attributes that calls in training mode change; empty if there are none.
     """
 
-    axes: dict[str, tuple[int | None, ...]]
+    axes: dict[str, int | None]
     rows: tuple[str, ...]
     mixes: bool
     whole: bool
@@ -257,12 +257,12 @@ class Trial:
     def properties(self, x: Inputs, *, mixes: bool, maps: bool) -> Properties:
         """The properties that the two calls showed; `x` are the inputs that the rows are of."""
         if self.whole:
-            return Properties(dict.fromkeys(self.weights, ()), (), mixes=True, whole=True, maps=maps, differed=True)
-        axes = {name: probe.axes(self.large.probes[name]) for name, probe in self.small.probes.items()}
+            return Properties(dict.fromkeys(self.weights), (), mixes=True, whole=True, maps=maps, differed=True)
+        axes = {name: probe.axis(self.large.probes[name]) for name, probe in self.small.probes.items()}
         several = [name for name, probe in self.small.probes.items() if any(rows > 2 for rows in probe.rows)]
         return Properties(
             axes,
-            rows=tuple(name for name in several if None not in axes[name]),
+            rows=tuple(name for name in several if axes[name] is not None),
             mixes=mixes,
             whole=False,
             maps=maps,
@@ -501,19 +501,15 @@ class _Probe(LazyReparam):
         constant = dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())
         self.of_weight: LazyDistribution = LazyDistribution(constant, self, name)
 
-    def axes(self, other: _Probe) -> tuple[int | None, ...]:
-        """The axis, per use of the weight, whose length is 2 here and 3 there.
+    def axis(self, other: _Probe) -> int | None:
+        """The axis of the input of the weight's only use whose length is 2 here and 3 there.
 
-        None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so
-        such a weight must be sampled as a whole.
+        None for a weight that has several uses (tied, recurrent): noise per example would differ between them, so such a
+        weight must be sampled as a whole.
         """
-        uses = max(len(self.shapes), len(other.shapes))
         if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
-            return (None,) * uses
-        return (_axis(self.shapes[0], other.shapes[0]),)
-
-    def keeps(self, q: Any) -> bool:
-        return True
+            return None
+        return _axis(self.shapes[0], other.shapes[0])
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)

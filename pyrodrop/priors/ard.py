@@ -32,7 +32,7 @@ class ARD(Prior):
 
     Args:
         group: which weights share a variance: each ``weight`` has its own, or it is shared by all weights of an ``input``
-            unit, of an ``output`` unit, or of the whole ``layer``. Every element of a vector counts as a unit. The model
+            unit, or of the whole ``layer``. Every element of a vector counts as a unit. The model
             specifies the units of each weight.
         hyperprior: distribution of one variance, with positive support and scalar shape, such as
             ``dist.InverseGamma(1.0, 0.1)`` or ``dist.HalfCauchy(0.1)``. Without a hyperprior the variances are those that
@@ -40,7 +40,7 @@ class ARD(Prior):
 
     Raises:
         ValueError: `group` is unknown, or `hyperprior` is not scalar, discrete or has values that are not positive. When the
-            prior is used: the group is ``input`` or ``output``, and the input units of a tensor with several axes are
+            prior is used: the group is ``input``, and the input units of a tensor with several axes are
             unknown.
         TypeError: `hyperprior` is no distribution of Pyro.
 
@@ -109,7 +109,7 @@ def mean_squares(group: Group, name: str, like: Tensor, units: InputUnits | None
         units: which axis of the weight indexes input units.
 
     Raises:
-        ValueError: the group is ``input`` or ``output``, and the units of a weight with several axes are unknown.
+        ValueError: the group is ``input``, and the units of a weight with several axes are unknown.
     """
     square, shared = like.square(), _units(group, name, like, units)
     if group == "layer":
@@ -131,7 +131,7 @@ def over_weights(values: Tensor, group: Group, name: str, like: Tensor, units: I
 
 
 def _units(group: Group, name: str, like: Tensor, units: InputUnits | None) -> InputUnits | None:
-    if group in ("input", "output") and units is not None and units.axis is None and like.dim() > 1:
+    if group == "input" and units is not None and units.axis is None and like.dim() > 1:
         raise ValueError(
             f"group={group!r} of a prior has one hyperparameter per {group} unit, but the units of {name!r} of shape "
             f"{tuple(like.shape)} are unknown: set another prior for it by name, "

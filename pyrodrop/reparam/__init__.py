@@ -3,7 +3,6 @@
     shared        one weight sample for the whole minibatch; no strategy is needed
     per_example   one weight sample per example
     local         activations are sampled from the distribution that the posterior induces, independently per example
-    flipout       one weight sample per minibatch, with random signs per example
 
 and for prediction, which samples functions:
 
@@ -17,7 +16,6 @@ https://arxiv.org/abs/1506.02557.
 """
 
 from pyrodrop.checks import public
-from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.reparam.local import LocalReparam
 from pyrodrop.reparam.per_example import PerExampleReparam
@@ -26,7 +24,6 @@ from pyrodrop.reparam.shared_noise import SharedNoise
 
 __all__ = [
     "STRATEGIES",
-    "FlipoutReparam",
     "LazyWeight",
     "LocalReparam",
     "PerExampleReparam",

@@ -9,9 +9,7 @@ is impossible, and one sample of the weight is drawn, stored and used for the wh
     the noise is per input unit, and the map contracts another axis of the weight
 
 The distribution of each example is then still that of a weight sample; only the variance of the gradient is larger. A
-weight that goes through several maps keeps its noise. If that noise belongs to the activations (Gaussian weights under
-`local`), or if a use needs the weight itself after another use did not, the uses would see different weights: this raises
-an error.
+weight with noise per example has one use: a second one would see another weight, and raises an error.
 
 `LazyDistribution` wraps the distribution of a site in guide and model. In the guide it samples lazy weights. In the model,
 its `log_prob` of such a weight is minus the KL divergence of the weight's distribution from the prior, so that every ELBO of
@@ -20,9 +18,7 @@ Pyro counts that KL divergence once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,17 +52,13 @@ class LazyReparam(Reparam):
         """Whether this strategy has noise for this map; if not, the weight itself is sampled."""
         return True
 
-    def keeps(self, q: Any) -> bool:
-        """Whether a second map of the weight can use the noise of the first."""
-        return False
-
     def whole(self, q: Any) -> Tensor:
         """One sample of the weight itself, for operations that are not linear maps."""
         return q.rsample()  # type: ignore[no-any-return]
 
     def bias(self, q: Distribution, at: LinearMap) -> Tensor:
         """A bias with distribution q, one sample per example."""
-        return at.over_outputs(at.once("bias", lambda: self.whole(q.expand(at.batch))))
+        return at.over_outputs(self.whole(q.expand(at.batch)))
 
     def apply(self, msg: Any) -> Any:
         if msg["is_observed"] or msg["value"] is not None:  # the site has a value: there is no noise to share
@@ -119,8 +111,7 @@ class LazyWeight(torch.Tensor):
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        family = type(self.distribution.base).__name__
-        return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)}, distribution={family})"
+        return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)})"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -165,16 +156,17 @@ class LazyWeight(torch.Tensor):
         distribution = self.distribution
         if self.drawn or is_constant(distribution.base):
             return at.over_outputs(self.realise())
+        distribution.check_unused()
         distribution.pushed = True
-        return distribution.strategy.bias(distribution.base, replace(at, kept=distribution.kept))
+        return distribution.strategy.bias(distribution.base, at)
 
 
 class LazyDistribution(TorchDistribution):
     """The distribution of a lazy weight, or its prior.
 
     Attributes:
-        examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
-            that has no such axis. None instead of a sequence means the first axis for all maps.
+        examples: the axis of the input of the weight's linear map that counts examples; None if there is none, or several
+            maps.
         learns: whether gradients were enabled when the weight was created.
     """
 
@@ -185,10 +177,8 @@ class LazyDistribution(TorchDistribution):
         self.base: Any = base
         self.strategy: LazyReparam = strategy
         self.name: str = name
-        self.examples: Sequence[int | None] | None = None
-        self.maps: int = 0  # linear maps so far
-        self.pushed: bool = False  # whether noise was pushed through one of them
-        self.kept: dict[str, Tensor] = {}
+        self.examples: int | None = 0
+        self.pushed: bool = False  # whether noise was pushed through a map
         self.learns: bool = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
         super().__init__(base.batch_shape, base.event_shape, False)
@@ -199,16 +189,14 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        number, self.maps = self.maps, self.maps + 1
         placed: LinearMap | None = at
         if not self.strategy.one_weight:
-            placed = self._at_examples(at, number)
+            placed = None if self.examples is None else at.at_examples(self.examples)
         if is_constant(self.base):
             return placed if isinstance(at.bias, LazyWeight) else at
         if placed is None or not self.strategy.pushes(self.base, placed):
             return None
-        if not self.strategy.keeps(self.base):
-            self.check_unused()
+        self.check_unused()
         self.pushed = True
         return placed
 
@@ -225,13 +213,6 @@ class LazyDistribution(TorchDistribution):
                 "train a tied or recurrent weight with estimator='shared'; if the second use "
                 "is the prior's, wrap both model and guide, as reparam.reparameterize does"
             )
-
-    def _at_examples(self, at: LinearMap, number: int) -> LinearMap | None:
-        if self.examples is None:
-            return replace(at, kept=self.kept)
-        if None in self.examples or number >= len(self.examples):
-            return None
-        return at.at_examples(self.examples[number], self.kept)  # type: ignore[arg-type]
 
     @property
     def like(self) -> Tensor:
@@ -289,19 +270,9 @@ def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
 
 
 _TENSOR: Any = torch.Tensor
-_PROPERTIES = (
-    "shape",
-    "dtype",
-    "device",
-    "ndim",
-    "requires_grad",
-    "is_leaf",
-    "layout",
-    "is_cuda",
-    "is_sparse",
-    "is_quantized",
-)
-_METHODS = (
+_PROPERTIES = ["shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "layout"]
+_PROPERTIES += ["is_cuda", "is_sparse", "is_quantized"]
+_METHODS = [
     "dim",
     "size",
     "numel",
@@ -311,13 +282,6 @@ _METHODS = (
     "ndimension",
     "__len__",
     "nelement",
-)
+]
 _METADATA = {getattr(_TENSOR, n).__get__ for n in _PROPERTIES} | {getattr(_TENSOR, n) for n in _METHODS}
-_TRANSPOSITIONS = {
-    _TENSOR.T.__get__,
-    _TENSOR.mT.__get__,
-    torch.t,
-    _TENSOR.t,
-    torch.transpose,
-    _TENSOR.transpose,
-}
+_TRANSPOSITIONS = {_TENSOR.T.__get__, _TENSOR.mT.__get__, torch.t, _TENSOR.t, torch.transpose, _TENSOR.transpose}

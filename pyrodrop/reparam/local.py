@@ -33,7 +33,7 @@ class LocalReparam(LazyReparam):
                         example, Cov(y_t, y_u) = sum_i x_ti x_ui v_i per output, is left out
 
     With zeta and several rows the objective is therefore that of another posterior, over activations, as is usual for
-    convolutions. Training under `shared`, `per_example` or `flipout` uses the posterior over weights, and so do the ELBO
+    convolutions. Training under `shared` or `per_example` uses the posterior over weights, and so do the ELBO
     and joint predictions after any of them.
 
     Use it through `reparameterize`, or in ``poutine.reparam`` around model *and* guide.
@@ -48,10 +48,6 @@ class LocalReparam(LazyReparam):
             return at.fits(q)
         form = noise_form(q)
         return form is None or form.scales is None
-
-    def keeps(self, q: Any) -> bool:
-        form = noise_form(q)
-        return form is not None and form.only_scales and q.columns
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         """f(x, w) ``[N, ..., out]`` with independent noise per example, without sampling weights.

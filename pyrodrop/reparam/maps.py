@@ -9,7 +9,7 @@ x that counts examples. The other axes are rows within an example (tokens, nodes
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ class LinearMap:
         axis: axis of the weight that x is contracted with: 1 for ``[out, in, ...]``, 0 for ``[in, out, ...]``.
         bias: added to the output, or None.
         examples: axis of x, and of the output, that counts examples.
-        kept: noise that earlier maps of the same weight have sampled, by name.
     """
 
     x: Tensor
@@ -39,36 +38,16 @@ class LinearMap:
     axis: int = 1
     bias: Tensor | None = None
     examples: int = 0
-    kept: dict[str, Tensor] = field(default_factory=dict)
 
-    def at_examples(self, axis: int, kept: dict[str, Tensor]) -> LinearMap | None:
+    def at_examples(self, axis: int) -> LinearMap | None:
         """This map with its examples along that axis of x; None if x has other entries there."""
         possible = axis < self.x.dim() - 1 if self.units == -1 else axis == 0
-        return replace(self, examples=axis, kept=kept) if possible else None
+        return replace(self, examples=axis) if possible else None
 
     @property
     def batch(self) -> torch.Size:
         """``[N]``, the number of examples."""
         return torch.Size([self.x.shape[self.examples]])
-
-    def once(self, name: str, draw: Callable[[], Tensor], *, per_example: bool = True) -> Tensor:
-        """Noise that all maps of a weight share: sampled by the first of them.
-
-        Args:
-            draw: samples the noise, ``[N, ...]``, or of any shape if it is not per example.
-
-        Raises:
-            ValueError: an earlier map had another number of examples.
-        """
-        if name not in self.kept:
-            self.kept[name] = draw()
-        weight = self.kept[name]
-        if per_example and weight.shape[:1] != self.batch:
-            raise ValueError(
-                f"a weight with noise per example is used for {len(weight)} and then for {self.batch[0]} examples, so the "
-                "two uses would see different weights; use estimator='shared'"
-            )
-        return weight
 
     def fits(self, q: Any) -> bool:
         """Whether the units that q has noise for are the units of x. They are not if the map contracts another axis."""
@@ -76,8 +55,7 @@ class LinearMap:
 
     def unit_noise(self, draw: Callable[[torch.Size], Tensor]) -> Tensor:
         """One number per example and input unit, in a shape that multiplies x; `draw` samples it, ``[N, units]``."""
-        shape = torch.Size((*self.batch, self.x.shape[self.units]))
-        return self.over_inputs(self.once(f"axis {self.axis}", lambda: draw(shape)))
+        return self.over_inputs(draw(torch.Size((*self.batch, self.x.shape[self.units]))))
 
     def over_inputs(self, per_input: Tensor) -> Tensor:
         """Values ``[units]`` or ``[N, units]`` in a shape that broadcasts against x."""

@@ -23,11 +23,8 @@ class PerExampleReparam(LazyReparam):
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 2.2.
     """
 
-    def keeps(self, q: Any) -> bool:
-        return True
-
     def push(self, q: Any, at: LinearMap) -> Tensor:
         """f(x_n, w_n) for every example n, without bias."""
-        weights = at.once("weight", lambda: q.expand(at.batch).rsample())
+        weights = q.expand(at.batch).rsample()
         axes = (at.examples, 0)
         return torch.vmap(lambda row, w: at.f(row[None], w)[0], in_dims=axes, out_dims=at.examples)(at.x, weights)

@@ -8,7 +8,6 @@ from typing import Any
 from pyro import poutine
 
 from pyrodrop.checks import instance, shown
-from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.local import LocalReparam
 from pyrodrop.reparam.per_example import PerExampleReparam
@@ -17,7 +16,6 @@ STRATEGIES: dict[str, LazyReparam | None] = {
     "shared": None,
     "per_example": PerExampleReparam(),
     "local": LocalReparam(),
-    "flipout": FlipoutReparam(),
 }
 
 
@@ -29,7 +27,7 @@ def reparameterize(
     Args:
         model: a model with a method `weight_sites`, such as those of `pyrodrop.models`.
         guide: its guide.
-        strategy: `LocalReparam()`, `PerExampleReparam()` or `FlipoutReparam()`.
+        strategy: `LocalReparam()` or `PerExampleReparam()`.
 
     Returns:
         The wrapped model and guide, for Pyro's `SVI` or any of its ELBOs.

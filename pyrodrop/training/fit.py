@@ -94,9 +94,9 @@ def fit(
         optimizer: a `torch.optim` class or a function with the same arguments, without weight decay; Adam by default.
         lr_schedule: factor of the learning rate by the number of steps done, such as ``schedules.cosine(steps)``.
         estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all (``shared``),
-            one each (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or random signs
-            (``flipout``). The expected gradient is the same, except that ``local`` in convolutions and on tokens has that of
-            another posterior for noise of weights. Only ``shared`` works where an example's output depends on others.
+            one each (``per_example``), or noise on the activations (``local``, as `torch.nn.Dropout`). The expected gradient
+            is the same, except that ``local`` in convolutions and on tokens has that of another posterior for noise of
+            weights. Only ``shared`` works where an example's output depends on others.
         kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         objective: a loss of Pyro in place of minus the ELBO with closed-form divergences, such as ``TraceEnum_ELBO()`` or

@@ -21,7 +21,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 LearningRate = float | Callable[[str], float]
 LearningRateSchedule = Callable[[int], float]
 KLWeight = float | Callable[[float], float]
-Estimator = Literal["shared", "per_example", "local", "flipout"]
+Estimator = Literal["shared", "per_example", "local"]
 Starts = Literal["model", "new"]
 F = TypeVar("F", bound=Callable[..., Any])
 

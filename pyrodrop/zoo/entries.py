@@ -83,10 +83,9 @@ noise.
     lstm           two layers with dropout between them, which differs by step and is noise; before the head: its columns
 
 A network is read before it is trained: the posterior of `pyrodrop.read` is then the guide that training adapts, under the
-prior of a weight decay of 1e-4. Its draws are forward passes in training mode of the module that
-`guides.to_module(zoo.load("read/resnet"))` returns. Norms are of groups or layers, since BatchNorm does not train here. The
-noise of the forecast is fixed, at the size of its errors in the last fifth of the training windows, by which its number of
-steps was chosen. Ridge regression predicts the series better, with an RMSE of 0.456 against 0.498.
+prior of a weight decay of 1e-4. Norms are of groups or layers, since BatchNorm does not train here. The noise of the
+forecast is fixed, at the size of its errors in the last fifth of the training windows, by which its number of steps was
+chosen. Ridge regression predicts the series better, with an RMSE of 0.456 against 0.498.
 
 `rnn/...`: recurrent networks with one mask per sequence: Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
 

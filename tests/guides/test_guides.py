@@ -80,7 +80,11 @@ PRIORS: dict[str, priors.Prior] = {
 # Pairs without a divergence, and a word of the error that says so.
 # With a divergence from the log-uniform prior only.
 TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)", "LogNormalDropout")
-AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
+AT_ATOMS = (
+    *(f"{g}{theta}" for g in ("BernoulliDropout", "DropConnect") for theta in ("", "(theta)")),
+    "ConcreteDropout",
+    "Point",
+)
 REFUSED: dict[tuple[str, str], str] = {
     **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
     **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},
@@ -88,13 +92,9 @@ REFUSED: dict[tuple[str, str], str] = {
     **{("ExactLastLayer", p): "Gaussian prior of fixed scale" for p in PRIORS if p != "Gaussian"},
 }
 # Estimators that refuse a posterior, and how they say so.
-NOT_INDEPENDENT = "flipout needs deviations that are independent between weights and symmetric"
 REFUSED_ESTIMATORS: dict[tuple[str, str], str] = {
-    **{(g, "flipout"): NOT_INDEPENDENT for g in (*TYPE_A, "LowRank", "ConcreteDropout", "from_noise")},
-    **{(f"{g}{theta}", "flipout"): NOT_INDEPENDENT
-       for g in ("BernoulliDropout", "DropConnect") for theta in ("", "(theta)")},
     ("from_noise", "local"): "the local estimator needs a posterior with a noise_form",
-    **{("ExactLastLayer", e): "estimator must be 'shared'" for e in ("per_example", "local", "flipout")},
+    **{("ExactLastLayer", e): "estimator must be 'shared'" for e in ("per_example", "local")},
 }  # fmt: skip
 # Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
 SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}

@@ -138,8 +138,6 @@ class LaplaceGuide(ScaleGuide):
 
 
 REFUSED = {
-    (UniformGuide, "flipout"): "flipout needs deviations.*got UniformScales",
-    (LaplaceGuide, "flipout"): "flipout needs deviations.*got LaplaceWeights",
     (LaplaceGuide, "local"): "the local estimator needs a posterior with a noise_form.*got LaplaceWeights",
 }
 

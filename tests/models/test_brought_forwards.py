@@ -111,7 +111,7 @@ def test_examples_are_found_inside_a_network() -> None:
 
     net = models.from_module(Inside(), priors.Gaussian(), likelihoods.Gaussian(1.0))
     found = net.properties(torch.randn(9, 7, 3))
-    assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
+    assert found.axes == {"a.weight": 0, "b.weight": 1, "c.weight": None}
     assert not found.mixes
     assert brought(Graph()).mixes_examples(X)
     mean = brought(Forward(lambda net, h: h - h.mean(0)))
@@ -201,7 +201,7 @@ def test_a_change_in_place_of_what_is_not_drawn_by_what_is() -> None:
 def test_noise_per_example_needs_examples_that_are_apart() -> None:
     for net in (Graph(), Forward(lambda net, h: h - h.mean(0))):
         model = brought(net)
-        for estimator in ("local", "per_example", "flipout"):
+        for estimator in ("local", "per_example"):
             with pytest.raises(ValueError, match="in this network the output .*use estimator='shared'"):
                 pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, estimator=estimator)  # type: ignore[arg-type]
         assert len(pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=2).losses) == 2
@@ -211,9 +211,9 @@ def test_noise_per_example_needs_examples_that_are_apart_in_training() -> None:
     """Under BatchNorm in training mode the noise of one example would be in the others' statistics."""
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
     data = (torch.randn(8, 3), torch.randn(8, 1))
-    for estimator in ("local", "per_example", "flipout"):
+    for estimator in ("local", "per_example"):
         model = brought(net.train())
-        with pytest.raises(ValueError, match="if only in training mode, .*use estimator='shared'"):
+        with pytest.raises(ValueError, match="in training mode.* use estimator='shared'"):
             pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator)  # type: ignore[arg-type]
         model = brought(net.eval())
         assert pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator).history.isfinite().all()  # type: ignore[arg-type]

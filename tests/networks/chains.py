@@ -38,13 +38,13 @@ CASES = {
         likelihood=likelihoods.Categorical,
         drop_rate={"0.*": 0.0, "*": 0.3},  # an image without its one channel would meet the ReLU at its kink
         rows=True,
-        refused=(Refused("in training mode", estimator="local per_example flipout"),),
+        refused=(Refused("in training mode", estimator="local per_example"),),
     ),
     "batch_norm_mlp": Case(
         about="A fully connected network with batch normalisation, in training mode as it is built.",
         network=lambda: nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)),
         x=lambda: torch.randn(8, 3) * 2 + 1,
-        refused=(Refused("in training mode", estimator="local per_example flipout"),),
+        refused=(Refused("in training mode", estimator="local per_example"),),
     ),
     "batch_norm_mlp_eval": Case(
         about="Batch normalisation in evaluation mode: its running statistics stay as they are.",

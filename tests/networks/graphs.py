@@ -44,7 +44,7 @@ CASES = {
         network=Graph,
         x=lambda: torch.randn(6, 3),
         whole=True,
-        refused=(Refused("depends on", estimator="local per_example flipout"),),
+        refused=(Refused("depends on", estimator="local per_example"),),
     ),
     "sparse_graph": Case(
         about="A network on a graph whose neighbours are a sparse buffer.",

@@ -27,7 +27,7 @@ def case(about: str, side: int, draws: float, name: str, **options: Any) -> Case
         rows=True,
         draws=draws,
         needs=("torchvision",),
-        refused=(Refused("in training mode", estimator="local per_example flipout"),),
+        refused=(Refused("in training mode", estimator="local per_example"),),
         about=about,
     )
 

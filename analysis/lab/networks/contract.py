@@ -5,7 +5,7 @@ A cell is one network, one posterior and one check. Its result is
     right       agrees with the oracle within 4.5 standard errors, or up to rounding if there is no noise
     fallback    right, but with Pyro's engine instead of the requested one, as stated in the log
     other       another distribution of the activations, as documented: local weight noise on several rows of an example
-    refused     a ValueError or TypeError of this package that is listed in the network's file or in `GENERAL`
+    refused     a ValueError or TypeError of this package that is listed in the network's file
     wrong       anything else
 
 Checks, by the cell's `what`:
@@ -33,12 +33,9 @@ import torch
 import pyrodrop
 from pyrodrop import guides, models
 from pyrodrop.analysis.lab.networks.agreement import Result
-from pyrodrop.analysis.lab.networks.case import Case, Cell, Refused
+from pyrodrop.analysis.lab.networks.case import Case, Cell
 from pyrodrop.analysis.lab.networks.checks import Checks
 from pyrodrop.analysis.lab.networks.plan import THIN, Draws
-
-# Cells that may be refused for any network.
-GENERAL = (Refused("flipout needs deviations", guide="Bernoulli LowRank", estimator="flipout"),)
 
 
 class Bench:
@@ -66,7 +63,6 @@ class Bench:
 
     def _once(self, cell: Cell, seed: int) -> Result:
         listed = [r.reason for r in self.case.refused if r.means(cell)]
-        stated = [*listed, *(r.reason for r in GENERAL if r.means(cell))]
         with torch.random.fork_rng():
             torch.manual_seed(1000 + seed)
             try:
@@ -74,7 +70,7 @@ class Bench:
                     self._posteriors[cell.guide] = Checks(self.case, cell.guide, self.draws, seed)
                 result = getattr(self._posteriors[cell.guide], cell.what)(cell)
             except Exception as error:  # of any type, as a user would see it
-                return _judged(error, stated)
+                return _judged(error, listed)
         if listed and result.kind != "wrong":
             return Result("wrong", f"should be refused with {listed[0]!r}, and is {result.kind}")
         return result

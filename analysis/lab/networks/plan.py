@@ -52,7 +52,7 @@ def cells(case: Case) -> list[Cell]:
 
 # Compilation takes most of the time, so only these posteriors and estimators are compiled.
 COMPILED = {
-    ("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"), ("MeanField", "flipout"),
+    ("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"),
     ("VariationalB", "local"), ("LowRank", "per_example"),
 }  # fmt: skip
 

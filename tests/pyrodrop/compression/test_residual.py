@@ -1,4 +1,4 @@
-"""Units are removed from blocks of a residual stream, and from branches. The function stays the same."""
+"""Units are removed from blocks of a residual stream. The function stays the same."""
 
 from __future__ import annotations
 
@@ -43,19 +43,6 @@ class ResNet(nn.Module):
         return self.last(h.flatten(1))
 
 
-class Branches(nn.Module):
-    """Two layers read the hidden units, a sum joins what they make."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(5, 20)
-        self.b, self.c, self.d = nn.Linear(20, 10), nn.Linear(20, 10), nn.Linear(10, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.tanh(self.a(x))
-        return self.d(torch.add(F.gelu(self.b(h)), self.c(h)))
-
-
 class Rows(nn.Module):
     """Dense layers over tokens with a residual sum."""
 
@@ -71,7 +58,6 @@ class Rows(nn.Module):
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "v1": (lambda: ResNet(False), IMAGES),
     "v2": (lambda: ResNet(True), IMAGES),
-    "branches": (Branches, (6, 5)),
     "rows": (Rows, (6, 3, 5)),
 }
 

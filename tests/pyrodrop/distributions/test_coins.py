@@ -10,8 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from pyrodrop.distributions import coins as module
-from pyrodrop.distributions import keep_mask
-from pyrodrop.distributions.coins import Masks, coins, fill_stacked
+from pyrodrop.distributions.coins import Masks, coins, fill_stacked, keep_mask
 
 LOWEST = -(2**15)
 

@@ -40,6 +40,9 @@ def posteriors() -> dict[str, Any]:
     }
 
 
+WITH_SCALES = ("normal", "B", "low rank")  # have divergences from priors whose density is not bounded
+
+
 def monte_carlo(q: Any, p: Any, draws: int = 200_000) -> tuple[float, float]:
     value = q.sample((draws,))
     ratio = q.log_prob(value) - p.log_prob(value)
@@ -56,7 +59,7 @@ def test_divergence_from_a_gaussian(name: str, scale: float | list[float]) -> No
     assert convention(q, p).kind == "exact"
 
 
-@pytest.mark.parametrize("name", posteriors())
+@pytest.mark.parametrize("name", WITH_SCALES)
 def test_divergence_from_the_log_uniform(name: str) -> None:
     """E[ln q + ln |w|] but for a constant a weight that makes it zero at alpha -> infinity."""
     q, p = posteriors()[name], priors.LogUniform().expand(3, 4)
@@ -88,12 +91,12 @@ def test_ard_by_weight_is_half_log1p_of_one_over_alpha() -> None:
     assert abs(float(kl_divergence(normal, p) - want)) < 1e-12
 
 
-@pytest.mark.parametrize("group", ["weight", "input", "output", "layer"])
-@pytest.mark.parametrize("name", posteriors())
+@pytest.mark.parametrize("group", ["weight", "input", "layer"])
+@pytest.mark.parametrize("name", WITH_SCALES)
 def test_ard_is_the_least_over_its_variances(group: Any, name: str) -> None:
     """Against numerical minimisation of the Gaussian prior's divergence over the variance of each group."""
     q = posteriors()[name]
-    axes = {"weight": [], "input": [0], "output": [1], "layer": [0, 1]}[group]
+    axes = {"weight": [], "input": [0], "layer": [0, 1]}[group]
     pool = PooledNormal((3, 4), group)
     best = pool.pool(q.mean**2 + q.variance).expand(3, 4)
     reached = kl_divergence(q, dist.Normal(torch.zeros(3, 4), best.sqrt()).to_event(2))
@@ -136,9 +139,9 @@ NORMAL = dist.Normal(torch.ones(2, 2), 1.0).to_event(2)
 @pytest.mark.parametrize(
     ("q", "prior", "message"),
     [
-        (ATOMS, priors.LogUniform, "BernoulliMixture from LogUniform.*exactly zero.*use theta > 0, or a proper prior"),
+        (ATOMS, priors.LogUniform, "BernoulliMixture from LogUniform.*exactly zero.*use a proper prior"),
         (RELAXED, priors.LogUniform, "RelaxedBernoulliMixture from LogUniform.*exactly zero"),
-        (ATOMS, priors.ARD, "BernoulliMixture from PooledNormal.*theta > 0"),
+        (ATOMS, priors.ARD, "BernoulliMixture from PooledNormal.*fixed scale"),
         (LINE, priors.Gaussian, "CorrelatedNormal from Normal.*no density over weights; use priors.LogUniform"),
         (LINE, priors.ARD, "CorrelatedNormal from PooledNormal.*no density"),
         (LINE, Heavy, "CorrelatedNormal from StudentT.*no density"),

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.reparam import FlipoutReparam, LocalReparam, PerExampleReparam, reparameterize
+from pyrodrop.reparam import LocalReparam, PerExampleReparam, reparameterize
 from pyrodrop.training.elbo import elbo_terms
 
 X = torch.tensor([[0.5, -1.0], [1.5, 0.3], [-0.7, 0.8]])
@@ -86,7 +86,7 @@ def test_each_point_has_the_distribution_of_whole_weights(posterior: str) -> Non
     assert z.abs().max() < 5  # of at most 6 comparisons per case
 
 
-@pytest.mark.parametrize("strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()])
+@pytest.mark.parametrize("strategy", [LocalReparam(), PerExampleReparam()])
 def test_a_weight_that_is_first_used_without_gradients_has_one(strategy: Any) -> None:
     """At scale 1e-6 every strategy has the gradient of the mean weights up to 1e-4."""
     own, model = made(Scaled)
@@ -132,7 +132,7 @@ class Sparse(Two):
             r"a prior but no gradient: gate\.weight\. .*in steps",
             marks=pytest.mark.unshifted,  # of other weights, no change may move a row to the other expert
         ),
-        (Sparse, r"must be dense tensors; mask are sparse: register name\.to_dense\(\)"),
+        (Sparse, r"must be dense tensors.*got mask"),
     ],
 )
 def test_networks_that_cannot_be_trained_are_refused_with_the_reason(

@@ -143,9 +143,7 @@ def test_a_point_and_a_delta_give_one_log_joint(estimator: str) -> None:
     assert float((terms.nll + terms.kl_weights - hyperprior).detach()) == pytest.approx(loss, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("group", "scales"), [("input", (4,)), ("output", (6, 1, 1)), ("layer", (1, 1, 1)), ("weight", (6, 2, 3))]
-)
+@pytest.mark.parametrize(("group", "scales"), [("input", (4,)), ("layer", (1, 1, 1)), ("weight", (6, 2, 3))])
 def test_a_variance_of_groups_scales_the_weights_of_a_unit_together(group: Any, scales: tuple[int, ...]) -> None:
     """A grouped convolution [6, 4 / 2, 3] by NumPy: unit k of group g is input 2 g + k."""
     layer = torch.nn.Conv1d(4, 6, 3, groups=2, bias=False)
@@ -160,7 +158,6 @@ def test_a_variance_of_groups_scales_the_weights_of_a_unit_together(group: Any, 
     trace.compute_log_prob()
     each = {
         "input": lambda o, i, k: local[2 * (o // 3) + i],
-        "output": lambda o, i, k: local[o, 0, 0],
         "layer": lambda o, i, k: local[0, 0, 0],
         "weight": lambda o, i, k: local[o, i, k],
     }[group]

@@ -71,11 +71,9 @@ def test_a_posterior_that_cannot_go_through_is_named(linear: Linear) -> None:
     with pytest.raises(ValueError, match="needs a posterior with a noise_form.*got Pushforward"):
         pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="local")
     pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="per_example")
-    with pytest.raises(ValueError, match="flipout needs deviations.*got BernoulliMixture"):
-        pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1).double(), (X, Y), steps=1, estimator="flipout")
     with pytest.raises(
         ValueError,
-        match="estimator must be .* 'local' or 'flipout'; got 'locl'; did you mean 'local'",
+        match="estimator must be .* or 'local'; got 'locl'; did you mean 'local'",
     ):
         pyrodrop.fit(model, guide, (X, Y), steps=1, estimator="locl")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="weight_sites"):
@@ -91,7 +89,7 @@ def test_nothing_goes_quiet_when_the_distribution_is_collected() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["per_example", "local", "flipout"])
+@pytest.mark.parametrize("name", ["per_example", "local"])
 def test_composes_with_pyro(name: str) -> None:
     """By site name and by callable in poutine.reparam; scale, mask, Predictive, SVI, autocast, biases with priors."""
     model = models.MLP(

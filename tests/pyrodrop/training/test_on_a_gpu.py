@@ -58,7 +58,7 @@ def alike(one: Any, two: Any, tolerance: float = 1e-3) -> None:
     ("guide", "estimator"),
     [
         *(("Bernoulli", estimator) for estimator in ("shared", "per_example", "local")),
-        *(("mean field", estimator) for estimator in ("shared", "per_example", "local", "flipout")),
+        *(("mean field", estimator) for estimator in ("shared", "per_example", "local")),
     ],
 )
 @pytest.mark.parametrize("engine", ["traced", "compiled"])

@@ -28,7 +28,7 @@ from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.analysis.zoo.references import FOLDER
 from pyrodrop.data import Split
-from pyrodrop.divergences.log_uniform_kl import EULER, kingma, log_uniform_kl, molchanov
+from pyrodrop.divergences import log_uniform_kl
 from pyrodrop.zoo.sources import SOURCES
 
 SETS = {
@@ -226,10 +226,10 @@ def _kingma2015(figure: Figure) -> Outcome | None:
         return _fig1a(figure)
     if figure.where == "App. C":
         alpha = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-        c = torch.tensor(figure.value, dtype=torch.float64)
-        polynomial = alpha * (c[0] + alpha * (c[1] + alpha * c[2]))
-        cubic = 0.5 * (EULER + math.log(2) - alpha.log()) - kingma(alpha.log())
-        return same(cubic.tolist(), polynomial.tolist(), rtol=1e-7)
+        c1, c2, c3 = figure.value
+        euler = 0.5772156649015329
+        cubic = 0.5 * (euler + math.log(2) - alpha.log()) - alpha * (c1 + alpha * (c2 + alpha * c3))
+        return same(log_uniform_kl(alpha.log()).tolist(), cubic.tolist(), rtol=0.0, atol=4.1e-2)  # its error
     if figure.where == "A2":
         scale = zoo.entry("kingma-fig1a/variational-a2").guide.keywords["kl_scale"]  # type: ignore[attr-defined]
         return same(scale, figure.value, rtol=1e-12)
@@ -255,7 +255,7 @@ def _molchanov2017(figure: Figure) -> Outcome | None:
         alpha = torch.tensor([-3.0, 0.0, 3.0], dtype=torch.float64)
         k1, k2, k3 = figure.value
         fit = k1 * torch.sigmoid(k2 + k3 * alpha) - 0.5 * (1 + (-alpha).exp()).log() - k1
-        return same((-molchanov(alpha)).tolist(), fit.tolist(), rtol=1e-7)
+        return same((-log_uniform_kl(alpha)).tolist(), fit.tolist(), rtol=0.0, atol=9.4e-3)  # its error
     if figure.where != "Table 1" or figure.method == "Original":
         return None
     net = "lenet-300-100" if "300-100" in figure.data else "lenet-5"
