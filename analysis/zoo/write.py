@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pyrodrop.training.fitted_replicates import Replicates
 from torch import Tensor
 
 from pyrodrop.data import Dataset
