@@ -204,11 +204,11 @@ class ExactLastLayer(Part, LocalModule):
         mean = mean if turn is None else turn @ mean
         weight = _PerOutput(mean[:, bool(biases) :], factor[:, biases:, biases:], 2, initial[self.weight], turn)
         if self.bias is None:
-            return _LastLayer(weight, None, torch.empty(0), rows)
+            return _LastLayer(weight, None, torch.empty(0), rows, mean, factor)
         of_bias = factor[:, :biases, :biases]
         slope = torch.linalg.solve_triangular(of_bias.mT, factor[:, biases:, :biases].mT, upper=True)
         at_mean = _PerOutput(mean[:, 0], of_bias, 1, initial[self.bias], turn)
-        return _LastLayer(weight, at_mean, slope, rows)
+        return _LastLayer(weight, at_mean, slope, rows, mean, factor)
 
     def _regression(
         self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
@@ -240,6 +240,35 @@ class ExactLastLayer(Part, LocalModule):
             self.bias is None or prior.numbers()["scale"].dim() == 0
         )  # between outputs
         return rows.of_two_classes() if softmax and output.shape[1] == 2 and equal else rows
+
+    def left_out(self, below: dict[str, Tensor]) -> Tensor:
+        """ln p(y_n | y of all other rows, W) of every row n, given one sample W of the layers below, in the units of y.
+
+            sum_d ln N(y_nd | f_nd - l_nd (y_nd - f_nd) / (1 - l_nd), 1 / (tau_d (1 - l_nd))),    l_nd = tau_d Var[f_nd]
+
+        where f_nd is the mean of phi_n w_d + b_d under the posterior given all rows, and l_nd the leverage of row n: the
+        conjugate regression without row n in closed form (Rasmussen & Williams 2006, Gaussian Processes for Machine
+        Learning, section 5.4.2, https://gaussianprocess.org/gpml/chapters/RW5.pdf).
+
+        Args:
+            below: the weights of the layers below by site, without further dimensions; others are ignored.
+
+        Returns:
+            ``[N]`` in float64.
+
+        Raises:
+            ValueError: no rows are set, or y are class labels.
+        """
+        if self.of_labels:
+            raise ValueError("left_out has a closed form for Gaussian noise; got class labels")
+        last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
+        phi, targets, tau, *_ = last.rows
+        variance = torch.linalg.solve_triangular(last.factor, phi.T, upper=False).square().sum(-2)  # [D, N]
+        rest = 1 - tau * variance.T  # [N, D]
+        error = tau * (targets - phi @ last.mean.T).square() / rest
+        model: Any = self.model
+        log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
+        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -415,12 +444,14 @@ class _Regression(NamedTuple):
 
 
 class _LastLayer(NamedTuple):
-    """The posteriors of the weight, and of a bias with a prior given the mean of the weight."""
+    """The posteriors of the weight, and of a bias with a prior given the mean of the weight; those of all, ``[D, M]``."""
 
     weight: _PerOutput
     bias_at_mean: _PerOutput | None
     slope: Tensor
     rows: Any
+    mean: Tensor
+    factor: Tensor
 
     def bias_given(self, weight: Tensor) -> _PerOutput:
         assert self.bias_at_mean is not None

@@ -59,6 +59,7 @@ class Draws:
         train, test: predictions at the training points, and at further points or None.
         sites: weights and latent hyperparameters, ``[S, ...]`` each; empty unless `keep` was True.
         log_joint, log_q: ``[S]``, in float64; both None if one of these two densities does not exist.
+        left_out: ln p(y_n | other rows, the layers below), ``[S, N]``, if it was requested.
         log_prior: ln p of every weight and hyperparameter given those on which it depends, ``[S]`` in float64 by site; empty
             if one of the two densities does not exist.
         no_density: why one of the two densities does not exist; empty if both exist.
@@ -71,6 +72,7 @@ class Draws:
     log_q: Tensor | None
     no_density: str
     log_prior: dict[str, Tensor] = field(default_factory=dict)
+    left_out: Tensor | None = None
 
     @property
     def log_ratio(self) -> Tensor | None:
@@ -85,6 +87,7 @@ def draws_of(
     num_samples: int = 1000,
     *,
     keep: bool = False,
+    left_out: bool = False,
     seed: int = 0,
 ) -> Draws:
     """Sample weights and evaluate the network at them, in chunks that fit into memory.
@@ -93,6 +96,7 @@ def draws_of(
         fit: a fit of a model of `pyrodrop.models`, with any guide.
         train: the training data, for the log likelihood and log_joint.
         keep: whether to return the `sites`.
+        left_out: whether to return `left_out`, for a `guides.ExactLastLayer`.
         seed: seed of the draws; the global random state is unchanged.
 
     Raises:
@@ -136,6 +140,9 @@ def draws_of(
                 arrays |= {f"prior.{n}": v for n, v in log_prior.items()}
                 log_likelihood = predictive.log_likelihood.double().sum(1)
                 arrays |= {"log_q": log_q, "log_joint": torch.stack([*log_prior.values(), log_likelihood]).sum(0)}
+            if left_out:
+                each = [guide.left_out({n: v[draw] for n, v in sites.items()}) for draw in range(count)]  # type: ignore[attr-defined]
+                arrays["left_out"] = torch.stack(each)
             if keep:
                 arrays |= {f"sites.{n}": v for n, v in sites.items()}
             for name, value in arrays.items():
@@ -149,6 +156,7 @@ def draws_of(
         log_q=whole.get("log_q"),
         no_density=reason,
         log_prior=under("prior.", whole),
+        left_out=whole.get("left_out"),
     )
 
 

@@ -8,6 +8,9 @@ https://arxiv.org/abs/1904.10679. Without the first ratio the samples of q would
 the result would estimate neither. The ratio does not exist if q or the prior has no density (see
 `pyrodrop.analysis.comparison.draws`); elpd is then NaN, and `reason` says why. For draws of the exact posterior
 (`pyrodrop.sample`) the first ratio is 1: Vehtari, Gelman & Gabry (2017), https://arxiv.org/abs/1507.04544.
+
+Under `guides.ExactLastLayer`, W are the layers below alone, and p(y_n | y_-n, W), the regression of the last layer without
+row n in closed form, is in place of p(y_n | W): the first ratio is then p(W, y) / q(W), with the last layer integrated out.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.program_draws import program_draws
 from pyrodrop.checks import Count, Flag, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
+from pyrodrop.guides import ExactLastLayer
 from pyrodrop.models import NetworkModel
 from pyrodrop.parts import Described
 from pyrodrop.sampling import Sampled
@@ -123,7 +127,7 @@ def loo(
     if weighed.reason:
         nothing = torch.full((weighed.log_likelihood.shape[1],), math.nan, dtype=torch.float64)
         return Loo(math.nan, math.nan, math.nan, math.nan, math.nan, (nothing, nothing), weighed.reason)
-    tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(weighed.log_likelihood, "obs_id")})})
+    tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(weighed.left_out, "obs_id")})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # `_checked` raises instead
         estimate = arviz_stats.loo_approximate_posterior(
@@ -136,9 +140,10 @@ def loo(
 
 
 class _Weighed(NamedTuple):
-    """Draws of q: ln p(y_n | W_s) ``[S, N]``, ln p(W_s, y) and ln q(W_s)."""
+    """Draws of q: ln p(y_n | W_s) ``[S, N]``, what importance weights leave one row out of, ln p(W_s, y) and ln q(W_s)."""
 
     log_likelihood: Tensor
+    left_out: Tensor
     log_joint: Tensor
     log_q: Tensor
     observations: Tensor
@@ -153,11 +158,13 @@ def _of_network(fit: Fit, data: Any, num_samples: int, seed: int) -> _Weighed:
             "as loo(fit, data)"
         )
     check_trained_on(fit, chosen, "data")
-    draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)
+    exact = isinstance(fit.guide, ExactLastLayer) and not fit.guide.of_labels
+    draws = draws_of(fit, chosen, num_samples=num_samples, left_out=exact, seed=seed)
     log_likelihood, nothing = draws.train.log_likelihood, torch.empty(0)
     assert log_likelihood is not None
+    left_out = log_likelihood if draws.left_out is None else draws.left_out
     densities = (nothing, nothing) if draws.log_joint is None or draws.log_q is None else (draws.log_joint, draws.log_q)
-    return _Weighed(log_likelihood, *densities, chosen.y.double().flatten().cpu(), draws.no_density)
+    return _Weighed(log_likelihood, left_out, *densities, chosen.y.double().flatten().cpu(), draws.no_density)
 
 
 def _of_program(fit: Fit, data: Any, num_samples: int, seed: int) -> _Weighed:
@@ -171,7 +178,7 @@ def _of_program(fit: Fit, data: Any, num_samples: int, seed: int) -> _Weighed:
     if not groups and not draws.no_density:
         raise ValueError("loo needs a program with observations, pyro.sample(..., obs=...), that are not all masked")
     every = torch.cat([torch.empty(num_samples, 0), *groups], 1)
-    return _Weighed(every, draws.log_joint, draws.log_q, draws.observations, draws.no_density)
+    return _Weighed(every, every, draws.log_joint, draws.log_q, draws.observations, draws.no_density)
 
 
 def _of_exact(sampled: Sampled, data: Any) -> Loo:

@@ -176,6 +176,17 @@ def test_every_draw_of_the_layers_below_has_its_own_last_layer() -> None:
     assert abs(np.mean(distances) - 4) < 5 * (8 / 600) ** 0.5
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+def test_a_row_left_out_is_a_regression_without_it(bias: bool) -> None:
+    """ln p(y) - ln p(y without row n), of multivariate normals, for every row."""
+    fit = fitted(guides.MeanField, bias)
+    weights = {name: values[0] for name, values in fit.guide.features.draw(1).items()}
+    x, y = fit.data.x, fit.data.y
+    whole, every = log_evidence(fit, weights, x, y), torch.arange(len(y))
+    want = [whole - log_evidence(fit, weights, x[every != n], y[every != n]) for n in range(len(y))]
+    np.testing.assert_allclose(fit.guide.left_out(weights).detach(), want, rtol=1e-4, atol=1e-4)
+
+
 def test_without_layers_below_it_is_the_evidence_of_the_model() -> None:
     """A network of one layer is Bayesian linear regression: its ELBO is ln p(y), its draws those of the posterior."""
     model = models.MLP(
@@ -394,6 +405,8 @@ def test_labels_are_saved_and_trained_as_others(tmp_path: Path) -> None:
     alone = pyrodrop.fit(made[1], each[1], (x, y), **QUICK)
     torch.testing.assert_close(runs[1].losses, alone.losses, rtol=1e-3, atol=1e-1)
     assert fit.guide.describe() == "ExactLastLayer(MeanField, Laplace)"
+    with pytest.raises(ValueError, match="left_out has a closed form for Gaussian noise"):
+        fit.guide.left_out(fit.guide.mean())
 
 
 class _Net(nn.Module):

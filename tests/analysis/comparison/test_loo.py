@@ -14,9 +14,11 @@ import torch
 from pyro import poutine
 
 import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.comparison.khat import k_hat
 from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
 from pyrodrop.analysis.comparison.reloo import reloo
+from pyrodrop.data import Dataset
 from tests.small import normal
 
 
@@ -99,6 +101,36 @@ def test_no_density_is_nan_with_the_reason(small: Any) -> None:
     assert "theta -> 0" in found.reason
     assert str(found).startswith("NaN: log p - log q does not exist at 'layers.0.weight'")
     assert bool(found.pointwise[0].isnan().all())
+
+
+def test_of_an_exact_last_layer_it_integrates_that_layer() -> None:
+    """y = w_2 tanh(w_1 x + b_1) + b_2: a multivariate normal given w_1, and quadrature over w_1, with and without row n.
+
+    q(w_1) is the prior, so that the ratios are bounded. The standard deviation of a draw's part of the estimate, by the same
+    quadrature, is 3.54 of the sum, and at most 1.79 of a row: the margins are 5 standard errors.
+    """
+    x, every = torch.linspace(-2, 2, 12, dtype=torch.float64)[:, None], torch.arange(12)
+    y = torch.tanh(1.2 * x) + 0.5 * normal(12, 1, seed=0, dtype=torch.float64)
+    model = models.MLP([1, 1, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0)).double()
+    guide: Any = guides.ExactLastLayer(model)
+    with torch.no_grad():
+        guide.features.loc["layers.0.weight"].zero_()
+        guide.features.log_variance["layers.0.weight"].zero_()
+    guide.condition_on(x, y)
+    b_1, b_2 = (model.free[f"layers.{layer}.bias"].detach() for layer in (0, 1))
+    grid = torch.linspace(-6, 6, 601, dtype=torch.float64)
+    h = torch.tanh(grid[:, None] * x[:, 0] + b_1)
+    covariance = h[:, :, None] * h[:, None] + torch.eye(12, dtype=torch.float64) / 4
+
+    def log_evidence(rows: torch.Tensor) -> torch.Tensor:
+        of_y = torch.distributions.MultivariateNormal(b_2.expand(len(rows)), covariance[:, rows][:, :, rows])
+        return (of_y.log_prob(y[rows, 0]) - grid**2 / 2).logsumexp(0)
+
+    exact = torch.stack([log_evidence(every) - log_evidence(every[every != n]) for n in range(12)])
+    found = loo(pyrodrop.Fit(model, guide, Dataset(x, y), torch.zeros(1, 3), {}), num_samples=300)
+    assert float((found.pointwise[0] - exact).abs().max()) < 5 * 1.79 / 300**0.5
+    assert abs(found.elpd - float(exact.sum())) < 5 * 3.54 / 300**0.5
+    assert found.k_hat < 0.2  # 0.77 with draws of the last layer
 
 
 def _regression(x: torch.Tensor, y: torch.Tensor, how: str = "plate", factor: float = 1.0) -> None:
