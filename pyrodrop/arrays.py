@@ -7,7 +7,7 @@
     list, tuple, range  of numbers: torch's default dtype for real numbers, int64 for whole ones
 
 Whole numbers stay whole and bools stay bools, so that labels and token ids keep their meaning. Unsigned numbers of 16 bits
-and more, for which torch has few operations, become int64. Tables are read by narwhals.
+and more, for which torch has few operations, are refused. Tables are read by narwhals.
 """
 
 from __future__ import annotations
@@ -133,19 +133,13 @@ def labels_of(labels: Any, rows: int, name: str) -> list[Hashable]:
         raise ValueError(
             f"{name} must have one label for each of the {rows} rows; got {shown(labels)} with {len(listed)}"
         )
-    missing = [row for row, label in enumerate(listed) if _is_missing(label)]
+    missing = [row for row, label in enumerate(listed) if label is None or (label == label) is not True]
     if missing:
         raise ValueError(
             f"{name} must have a label in every row; got None or NaN in {len(missing)} of {rows} rows, the first in row "
             f"{missing[0]}: give each of these rows the label of its group, or leave them out"
         )
     return listed
-
-
-def _is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or pandas.NA, which is not equal to itself."""
-    same = label == label
-    return label is None or not isinstance(same, bool | np.bool_) or not same
 
 
 def _checked(values: Tensor, name: str) -> Tensor:
@@ -157,12 +151,7 @@ def _checked(values: Tensor, name: str) -> Tensor:
         kind = ValueError if values.is_meta else TypeError
         raise kind(f"{name} {_ALLOWED}; got {shown(values)}, {reason}")
     if values.dtype in _UNSIGNED:
-        wide = values.to(torch.int64)
-        if bool((wide < 0).any()):
-            raise ValueError(
-                f"{name} must be at most {2**63 - 1}, what int64 holds; got larger numbers of {values.dtype}"
-            )
-        return wide
+        raise TypeError(f"{name} {_ALLOWED}; got {shown(values)} of {values.dtype}: convert it to int64")
     return values.resolve_neg()
 
 
@@ -215,11 +204,6 @@ def _of_list(values: Sequence[Any], name: str) -> Tensor:
     """Numbers, or nested lists of equally many numbers."""
     if not values:
         raise ValueError(f"{name} must contain at least one observation; got an empty {type(values).__name__}")
-    if any(isinstance(value, Tensor) and value.dim() for value in values):
-        raise TypeError(
-            f"{name} {_ALLOWED}; got a {type(values).__name__} of tensors, which may be rows or several inputs: join rows "
-            "with torch.stack(...), and pass several inputs as a tuple"
-        )
     try:
         return torch.as_tensor(np.asarray(values) if any(isinstance(value, np.ndarray) for value in values) else values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

@@ -157,11 +157,10 @@ def flag(value: Any, name: str, what: str) -> bool:
     raise TypeError(f"{name} says {what} and must be True or False; got {shown(value)}")
 
 
-def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
-    """A sequence of `length` (any number if None) whole numbers of at least `least`. For its errors see `count`."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
-        size = "" if length is None else f"{length} "
-        raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {shown(value)}")
+def counts(value: Any, name: str, what: str, *, least: int = 1) -> tuple[int, ...]:
+    """A sequence of whole numbers of at least `least`. For its errors see `count`."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise TypeError(f"{name} are {what} and must be a list of whole numbers; got {shown(value)}")
     return tuple(count(number, name, f"one of {what}", least=least) for number in value)
 
 

@@ -10,7 +10,6 @@ them within ``with pyrodrop.threads.exclusive()``.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,17 +41,6 @@ def exclusive() -> Iterator[None]:
 def reserved_elsewhere() -> bool:
     """Whether another thread is in such a block, so that Pyro's handlers are those of that thread."""
     return _owner not in (None, threading.get_ident())
-
-
-def _afresh() -> None:
-    """Make the lock anew in a forked process, in which the thread that has it does not run."""
-    global _lock, _owner
-    if reserved_elsewhere():
-        _lock, _owner = threading.RLock(), None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_afresh)
 
 
 def refuse(what: str) -> None:

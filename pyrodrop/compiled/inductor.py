@@ -377,16 +377,10 @@ def compile_graph(function: Callable[..., Any], inputs: list[Tensor], options: M
     turn_narrow_products(module)
     # Compiling PyTorch's headers ahead takes as long as six programs that do without.
     native = {} if inputs and inputs[0].is_cuda else {"cpp_wrapper": True, "cpp_cache_precompile_headers": False}
-    for attempt in ({}, _SMALL_KERNELS):
-        try:
-            return compile_by_inductor(module, inputs, {**options, **native, "size_asserts": False, **attempt})
-        except Exception as error:  # the compiler's errors have no common type
-            failure = error
-    raise Untraceable(f"the compiler failed: {first_line(failure)}") from failure
-
-
-# Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
-_SMALL_KERNELS = {"max_fusion_size": 8}
+    try:
+        return compile_by_inductor(module, inputs, {**options, **native, "size_asserts": False})
+    except Exception as error:  # the compiler's errors have no common type
+        raise Untraceable(f"the compiler failed: {first_line(error)}") from error
 
 
 def on(device: torch.device, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -50,7 +50,6 @@ from pyrodrop.private_apis import script, scripts_as_they_are, without_validatio
 _log = logging.getLogger("pyrodrop")
 
 _A: Any = torch.ops.aten
-_OF_NUMPY = {torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8}
 NOISE = "noise_"  # prefix of the names of random inputs
 _SAME = {_A.detach.default, _A.alias.default, _A.lift_fresh_copy.default, _A._to_copy.default, _A.clone.default}
 _VIEWS = {
@@ -264,9 +263,7 @@ class _Seen:
         self.version = 0 if self.inference else tensor._version
         self.address = tensor.data_ptr() if tensor.layout is torch.strided else 0
         small = tensor.nbytes <= SMALL and not tensor.is_cuda  # for whose values a step would wait
-        plain = self.address and tensor.dtype in _OF_NUMPY
-        self.view = tensor.detach().numpy() if plain and small else None  # whose bytes are compared faster
-        self.values: Any = None if not small else tensor.clone() if self.view is None else self.view.tobytes()
+        self.values = tensor.clone() if small else None
 
     def changed(self) -> bool:
         """Whether the tensor has changed since."""
@@ -275,8 +272,6 @@ class _Seen:
             self.address and tensor.data_ptr() != self.address
         ):
             return True
-        if self.view is not None:
-            return bool(self.view.tobytes() != self.values)
         return self.values is not None and not torch.equal(tensor, self.values)
 
 

@@ -37,7 +37,6 @@ from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
-_STRUCTURES = 1000  # most structures of arguments in memory
 _WORTH_A_RECORD = 100  # steps
 _UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
 _NO_RULE = "an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
@@ -145,8 +144,6 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             except Untraceable as error:
                 return self._by_pyro(call, str(error))
             if key not in self._structures:
-                if len(self._structures) >= _STRUCTURES:
-                    self._structures.clear()
                 self._structures[key] = _Structure()
             structure = self._structures[key]
             if structure.record is None and structure.is_ready():

@@ -31,7 +31,6 @@ from pyrodrop.scaling import ROUNDING, Standardize, varies, within
 
 Value = str | int | float | bool
 Numbers = np.ndarray[Any, Any]
-_DATES = (nw.Datetime, nw.Date, nw.Duration, nw.Time)
 _MOST_VALUES = 20  # of text, unless these are at most half as many as rows
 
 _log = logging.getLogger("pyrodrop")
@@ -186,19 +185,14 @@ def _inputs(
     kinds, plain, categories, fills = frame.schema, [], {}, {}
     for label in inputs:
         kind = kinds[label]
-        if kind in _DATES:
-            raise TypeError(
-                f"{name} must have numbers or categories, not dates; got column {label!r} of dtype {kind}: replace a date "
-                "by what matters of it, such as the days since the first, (date - date.min()).dt.total_seconds() / 86400, "
-                "or date.dt.month, or leave it out; dates as the index of a pandas frame say that its rows have an order"
-            )
         if label not in named and (kind.is_numeric() or kind == nw.Boolean):
             plain.append(label)
             continue
         if label not in named and not _is_label(kind):
             raise TypeError(
                 f"{name} must have numbers or categories in every column; got column {label!r} of dtype {kind}: make "
-                "numbers of it, by pandas.to_numeric(column) or, in polars, column.cast(float), or text, or leave it out"
+                "numbers of it, by pandas.to_numeric(column) or, in polars, column.cast(float), or text, or leave it out; "
+                "of a date, (date - date.min()).dt.total_seconds() / 86400 or date.dt.month"
             )
         categories[label] = values = _values_of(frame, label, name)
         if label not in named and kind == nw.String and len(values) > max(_MOST_VALUES, len(frame) // 2):

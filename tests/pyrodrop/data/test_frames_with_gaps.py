@@ -111,7 +111,10 @@ def test_arrays_have_the_rules_of_frames() -> None:
 ])  # fmt: skip
 def test_columns_that_are_refused(read: Any) -> None:
     df = frame()
-    with pytest.raises(TypeError, match=r"not dates; got column 'when' of dtype Datetime.*\(date - date.min\(\)\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"numbers or categories in every column; got column 'when' of dtype Datetime.*\(date - date.min\(\)\)",
+    ):
         read(df.assign(when=pd.date_range("2020-01-01", periods=SIZE)))
     with pytest.raises(ValueError, match="column 'name', must have text whose values repeat.*got 60 values in 60 rows"):
         read(df.assign(name=[f"person {n}" for n in range(SIZE)]))
