@@ -1,4 +1,4 @@
-"""Files: written completely or not at all, with the mode and the links of a new file, and checked when read."""
+"""Files: written completely or not at all, with the mode and the links of any other file, and checked when read."""
 
 from __future__ import annotations
 
@@ -60,6 +60,12 @@ def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
     assert mode(tmp_path / "file") == mode(tmp_path / "json") == 0o640
 
 
+def test_a_file_that_is_replaced_keeps_its_mode(file: Path) -> None:
+    file.chmod(0o604)
+    write_tensors(file, TENSORS, {})
+    assert mode(file) == 0o604
+
+
 def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     for name, target in (("link", file), ("broken", tmp_path / "elsewhere" / "new")):
@@ -102,6 +108,26 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(file: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert file.read_bytes() == old
     assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_file_and_folder_are_flushed_before_and_after_the_file_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    flush, replace = os.fsync, os.replace
+
+    def flushed(handle: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        flush(handle)
+
+    def replaced(source: Path, target: Path) -> None:
+        calls.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_tensors(tmp_path / "file", TENSORS, {})
+    assert calls == ["file", "replace", "folder"]
 
 
 def test_reading_what_is_no_file_names_it(tmp_path: Path) -> None:
