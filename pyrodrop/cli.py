@@ -18,11 +18,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any, get_args
 
 from cyclopts import App, CycloptsError, Parameter, convert
 
-from pyrodrop import __version__
 from pyrodrop.failed import INSTALL, Failed
 
 _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options.
@@ -72,7 +72,7 @@ def _app(name: str, **options: Any) -> App:
     """A command line that raises its errors and returns what the function returns."""
     return App(
         name,
-        version=f"pyrodrop {__version__}",
+        version=f"pyrodrop {version('pyrodrop')}",
         default_parameter=Parameter(negative=(), consume_multiple=1, converter=_converted),  # --data a b; no --no-quiet
         exit_on_error=False,
         print_error=False,

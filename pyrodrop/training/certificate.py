@@ -1,4 +1,4 @@
-"""A certificate: what `pyrodrop.training.certify` found of the bands of a fit, and the factors that repair them.
+"""A certificate: what `pyrodrop.analysis.calibration.certify` found of the bands of a fit, and the factors that repair them.
 
 The region of x follows from v(x), the variance of a process at x given the training rows: inside, at most that of nine
 tenths of these; edge, at most that of all of them; beyond, larger.

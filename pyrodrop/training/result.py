@@ -170,8 +170,8 @@ class Fit(Posterior):
             >>> sorted(found.held), fit.predict(x, 10, certified=True).f.shape
             (['beyond', 'edge', 'inside'], torch.Size([10, 40, 1]))
         """
-        # pyrodrop.training.certify imports this file
-        found: Certificate = import_module("pyrodrop.training.certify").of_fit(self, refits, level, seed)
+        # pyrodrop.analysis imports this file, and is therefore imported when it is needed
+        found: Certificate = import_module("pyrodrop.analysis.calibration.certify").of_fit(self, refits, level, seed)
         self.certificate = found
         return found
 
@@ -333,11 +333,19 @@ def data_for(fit: Any, name: str, data: Any, optional: Collection[str] = ()) -> 
     if data is None:
         if fit.data is None:
             raise ValueError(f"a loaded fit or a reading has no training data, which must be passed, {name}(data=...)")
-        training: Dataset | Loader | Keywords = fit.data
-        return training
+        return _unchanged(fit, name)
     if "arguments" in fit.settings:
         return Keywords.named(data, fit.settings["arguments"], optional)
     return read_for(data) or Dataset.of(data)
+
+
+def _unchanged(fit: Any, name: str) -> Any:
+    """The data that a fit holds; a ValueError if they are no longer those that it was trained on."""
+    if fit.data is not None and fit.data.fingerprint != fit.settings.get("data_fingerprint", fit.data.fingerprint):
+        raise ValueError(
+            f"{name} needs the data that this fit was trained on, which were changed in place: train again"
+        )
+    return fit.data
 
 
 def arguments_at(fit: Any, x: Any) -> Arguments:
@@ -361,7 +369,7 @@ def rows_of(fit: Any, name: str) -> Dataset | None:
             f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
             f"{', '.join(fit.data.values)}"
         )
-    return None if isinstance(fit.data, Loader) else fit.data
+    return None if isinstance(fit.data, Loader) else _unchanged(fit, name)
 
 
 F = TypeVar("F", bound=Fit)

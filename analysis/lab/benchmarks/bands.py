@@ -21,10 +21,10 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.analysis.calibration import certify
+from pyrodrop.analysis.calibration.certify import Simulated
 from pyrodrop.analysis.lab import tidy
 from pyrodrop.analysis.lab.benchmarks.timing import command
-from pyrodrop.training import certify
-from pyrodrop.training.certify import Simulated
 from pyrodrop.training.reasons import collected
 
 GUIDES: Mapping[str, Callable[[Any], Any]] = {

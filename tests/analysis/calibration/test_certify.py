@@ -9,8 +9,9 @@ import torch
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.analysis.calibration import certify
 from pyrodrop.files import Record
-from pyrodrop.training import certificate, certify
+from pyrodrop.training import certificate
 
 DRAWS = 4000
 
