@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyrodrop.analysis import compare as compare
     from pyrodrop.analysis import to_arviz as to_arviz
     from pyrodrop.compiled import compile_svi as compile_svi
+    from pyrodrop.prediction.predict import predict as predict
     from pyrodrop.prediction.prediction import Prediction as Prediction
     from pyrodrop.reading.last_layer import last_layer as last_layer
     from pyrodrop.reading.read import read as read
@@ -59,6 +60,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 
 _FILES = {
     "analysis": ("compare", "to_arviz"),
+    "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "last_layer", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),

@@ -59,7 +59,7 @@ TOPICS = {
         "compile_svi", "restart",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
-    "predictions": ("Prediction", "compare", "to_arviz"),
+    "predictions": ("predict", "Prediction", "compare", "to_arviz"),
     "sampling": ("sample", "Sampled", "potential", "Potential"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.arrays import is_frame
 from pyrodrop.changes import evaluating
-from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts
+from pyrodrop.checks import Count, Inputs, Seed, checked, num_rows, parts, shown
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.likelihoods import per_row
@@ -33,6 +33,25 @@ def uncompiled(function: F) -> F:
         return (torch.compiler.disable(function) if torch.compiler.is_compiling() else function)(*args, **kwargs)
 
     return cast(F, call)
+
+
+def predict(run: Any, x: Any, num_samples: int = 1000, *, seed: int = 0) -> Any:
+    """Predict at x, as ``run.predict(x, num_samples, seed=seed)``.
+
+    Args:
+        run: a fit, replicates, samples, a reading, or a Gaussian process of `pyrodrop.analysis`.
+        x, num_samples, seed: points ``[N, ...]`` in the units of the training data, the number of functions that are drawn,
+            and their seed.
+
+    Returns:
+        A `Prediction` with f ``[S, N, ...]``; for a Pyro program a dictionary of draws by site.
+
+    Raises:
+        TypeError: `run` has no method ``predict``; or as the method, which also raises a ValueError.
+    """
+    if not callable(getattr(run, "predict", None)):
+        raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
+    return run.predict(x, num_samples, seed=seed)
 
 
 @uncompiled

@@ -65,6 +65,9 @@ def made(value: Any) -> Any:
 
 F, AT = torch.zeros(2, 3, 1), dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)
 REFUSED: Table = {
+    "predict": [
+        (lambda: pyrodrop.predict(mlp(), X, 2), "run must be a Fit, or an object with a method predict; got"),
+    ],
     **{
         f"metrics.{name}": [
             *((lambda of=of, v=v: of(made(v), CLASSES), said) for said, v in NO_PROBABILITIES.items()),

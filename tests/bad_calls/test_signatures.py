@@ -106,7 +106,7 @@ UNCHECKED = {  # what functions return, and what is shown, passed on or register
     "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
-    "validate_args", "Fit", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
+    "validate_args", "Fit", "predict", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
     "compression.compress.x", "reparam.LazyWeight", "distributions.LogUniform", "log_alpha_range",
 }  # fmt: skip
