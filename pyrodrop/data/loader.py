@@ -1,12 +1,13 @@
 """Minibatches from a DataLoader: every epoch is one iteration over it.
 
-A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors. Values are checked when they are read.
+A minibatch is a pair (x, y), where x may be a tuple or mapping of tensors; or it is a mapping that contains y under one of
+the names in `TARGETS`. Values are checked when they are read.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.devices import seeded
 
 Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
+TARGETS = ("y", "label", "labels", "target", "targets")
 _END = object()
 
 
@@ -210,12 +212,25 @@ def _stated(num_data: Any, batches: Any, known: int | None) -> int:
 
 
 def _pair_of(batch: Any) -> tuple[Any, Any]:
-    """x and y of a minibatch; a TypeError if it is no pair."""
+    """x and y of a minibatch.
+
+    Raises:
+        TypeError: `batch` is neither a pair nor a mapping with inputs and exactly one of the names in `TARGETS`.
+    """
+    if isinstance(batch, Mapping):
+        names = [name for name in TARGETS if name in batch]
+        if len(names) != 1 or len(batch) < 2:
+            raise TypeError(
+                f"a mapping must have inputs by name, and y under one of the names {', '.join(TARGETS)}; got the names "
+                f"{', '.join(map(str, batch)) or 'none'}: yield pairs (x, y)"
+            )
+        x = {name: value for name, value in batch.items() if name != names[0]}
+        return (next(iter(x.values())) if len(x) == 1 else x), batch[names[0]]
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise TypeError(
-            "a minibatch must be a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); got "
-            f"{shown(batch)}{size}"
+            "a minibatch must be a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y), or a "
+            f"mapping with y; got {shown(batch)}{size}"
         )
     x, y = batch
     return (tuple(x) if isinstance(x, list) and any(isinstance(value, Tensor) for value in x) else x), y

@@ -29,7 +29,7 @@ from pyrodrop.guides.exact_last_layer import ExactLastLayer
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.training.settings import adam
-from pyrodrop.training.worth import Worth, of_record, worth_of
+from pyrodrop.training.worth import Worth, evenly, of_record, worth_of
 
 _log = logging.getLogger("pyrodrop")
 
@@ -40,6 +40,7 @@ _FAR = 30.0  # standard deviations of a value of y
 _FEW = 8  # rows
 _OVER = 0.6  # nats per value of y, in sample above all that leave rows out
 _HIGH = 0.2  # a rate of dropout
+_ROWS = 1000  # whose units are looked at
 _UNITS = (0.2, 5.0)  # of the root mean square of columns that need no standardisation
 
 _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
@@ -204,7 +205,8 @@ def _raw(data: Any) -> bool:
     tables = [
         t for t, scale in pairs if scale is None and isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 2
     ]
-    sizes = [float(size) for table in tables for size in table.detach().double().square().mean(0).sqrt()]
+    rows = evenly(len(data), _ROWS)
+    sizes = [float(size) for table in tables for size in table[rows].detach().double().square().mean(0).sqrt()]
     return any(not _UNITS[0] <= size <= _UNITS[1] for size in sizes if size > 0)
 
 

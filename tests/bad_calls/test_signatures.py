@@ -106,9 +106,13 @@ UNCHECKED = {  # what functions return, and what is shown, passed on or register
     "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
     "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
-    "validate_args", "Fit", "predict", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
+    "Fit", "predict", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",
-    "compression.compress.x", "reparam.LazyWeight", "distributions.LogUniform", "log_alpha_range",
+    "compression.compress.x", "reparam.LazyWeight", "log_alpha_range",
+    "distributions.LogUniform", "distributions.BernoulliMixture", "distributions.CorrelatedNormal",
+    "distributions.CutNormal",
+    "distributions.LowRankNormal", "distributions.MultiplicativeNormal", "distributions.PooledNormal",
+    "distributions.RelaxedBernoulliMixture", "distributions.WeightDistribution", "recipes.Curve", "zoo.Problem",
 }  # fmt: skip
 
 

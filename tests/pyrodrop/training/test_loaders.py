@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "two dtypes": (lambda: refused([(X, Y), (X.double(), Y)], 2 * ROWS), "minibatch 1 .*read first, {'x'.*32.*got .*64"),
     "other names": (lambda: refused(_named("a", "b"), 2 * ROWS), "minibatch 1 .*read first, {'x_a'.*got {'x_b'"),
     "no pairs": (lambda: refused([X, X]), r"minibatch 0 of DataLoader\(list\): a minibatch must be a pair"),
-    "no y": (lambda: refused([{"a": X, "b": Y}]), "must be a pair .*got a dict"),
+    "no y": (lambda: refused([{"a": X, "b": Y}]), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 of .*\): y"),
     "too short": (lambda: refused(_Short()), r"Short\) must yield .* its length, 9, .*got 5"),
 }  # fmt: skip
