@@ -183,8 +183,10 @@ def check_spread(values: Tensor, name: str, least: float) -> None:
     """
     if not values.is_floating_point():
         return
-    outside = ~values.isfinite()
-    low, high = values.masked_fill(outside, math.inf).amin(0), values.masked_fill(outside, -math.inf).amax(0)
+    low, high = values.amin(0), values.amax(0)
+    if not bool((low.isfinite() & high.isfinite()).all()):  # otherwise without a copy of all values
+        outside = ~values.isfinite()
+        low, high = values.masked_fill(outside, math.inf).amin(0), values.masked_fill(outside, -math.inf).amax(0)
     spread = (high.double() - low.double()).reshape(-1)
     small = ((spread > 0) & (spread < least)).nonzero()
     if len(small):

@@ -26,12 +26,13 @@ CONSTANTS = {
     "pyrodrop.data.Data": "What functions take as data: a `Dataset`, or a pair (x, y).",
     "pyrodrop.divergences.ATOMS": "Convention of a mixture of atoms, theta -> 0: a constant is left out.",
     "pyrodrop.divergences.EXACT": "Convention of a divergence that is computed exactly.",
-    "pyrodrop.divergences.FORMS": "Forms of the divergence from the log-uniform prior by name.",
     "pyrodrop.divergences.POINT": "Convention of a point mass: a constant is left out.",
     "pyrodrop.divergences.RELAXED": "Convention of the concrete relaxation: the divergence is that of the mask.",
     "pyrodrop.metrics.Predicted": "What metrics take as a prediction: a `Prediction`, or class probabilities ``[N, C]``.",
     "pyrodrop.reparam.STRATEGIES": "The strategies by the name of their estimator; None for ``shared``, which needs none.",
     "pyrodrop.zoo.ENTRIES": "All entries by name; the :doc:`zoo </zoo/index>` shows them.",
+    "pyrodrop.zoo.PROBLEMS": "The networks and data whose exact posteriors are stored, by name.",
+    "pyrodrop.zoo.SOURCES": "The data sets of the entries by name; ``load()`` returns their splits.",
 }
 
 
