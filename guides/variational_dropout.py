@@ -40,8 +40,7 @@ class VariationalDropout(Guide):
         rates: whether to learn one alpha per ``layer``, per ``input`` unit or per ``weight`` (type B only).
         max_alpha: upper bound of alpha, positive; infinity for no bound.
         kl_scale: factor of the KL divergence in training; 1/3 with type A gives type A2. With a factor other than 1 the
-            training objective is not a bound on the evidence: `Fit.elbo` uses the unscaled KL divergence, `Fit.objective`
-            the scaled one.
+            training objective is not a bound on the evidence: `Fit.elbo` uses the unscaled KL divergence.
         drop_rate: determines the initial alpha = drop_rate / (1 - drop_rate), which must be below `max_alpha`.
 
     Raises:
