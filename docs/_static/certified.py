@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 import pyrodrop
-from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop import data, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.reports.style import GREY, ORANGE
 
 HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ def picture(bands: dict[str, torch.Tensor], x: torch.Tensor, points: data.Datase
 
 def main() -> None:
     """Fit and certify as the page does, sample the exact posterior, and write a picture for each theme."""
-    points = data.toy("snelson").train
+    points = zoo.SOURCES["toys/snelson"].load()[0].train
     model = models.MLP([1, 50, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.02), points.standardized(), steps=1000, lr=1e-2)
     print(run.certify(refits=32))
