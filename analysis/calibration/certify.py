@@ -47,7 +47,7 @@ from pyrodrop.training.reasons import collected
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.training.result import rows_of
 from pyrodrop.training.settings import TrainingOptions
-from pyrodrop.training.worth import LENGTHS, RATIOS, REAL, Kernel, evenly, of_numbers
+from pyrodrop.training.worth import LENGTHS, RATIOS, REAL, Kernel, Spectrum, evenly, of_numbers
 
 _OPTIONS = [*TrainingOptions.__annotations__]
 _DRAWS = 200  # of every refit, and of rows left out
@@ -209,7 +209,7 @@ class OfNumbers:
         for length in (None, *LENGTHS):
             kernel = Kernel.of(x, length)
             k = kernel(self.rows, self.rows)
-            each, s = of_numbers(k, target)
+            each, s, _ = of_numbers(Spectrum(*torch.linalg.eigh(k)), target)
             densities = each.mean(0) - self.unit.log().sum()
             if (density := float(densities.max())) > self.density:
                 best = int(densities.argmax())

@@ -41,7 +41,7 @@ _FEW = 8  # rows
 _OVER = 0.6  # nats per value of y, in sample above all that leave rows out
 _HIGH = 0.2  # a rate of dropout
 _ROWS = 1000  # whose units are looked at
-_UNITS = (0.2, 5.0)  # of the root mean square of columns that need no standardisation
+_UNITS = (0.2, 5.0)  # of the largest root mean square of a column in a table that needs no standardisation
 
 _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
 
@@ -124,12 +124,13 @@ def reason(fit: Any) -> tuple[str, str]:
             "train for more steps, or with a higher lr",
             "a-constant-predicts-as-well",
         )
-    return ("", "") if worth is None else (_unmended(worth, size), "a-constant-predicts-as-well")
+    sentence = "" if worth is None else _unmended(worth, size)
+    return sentence, "a-constant-predicts-as-well" if sentence else ""
 
 
 def _of_rows(worth: Worth, size: int) -> str:
     """What is wrong with the rows, whatever was trained on them."""
-    if 1 < size < _FEW:
+    if 1 < size * worth.values < _FEW:
         return f"the rows are few: {size} rows do not say what a fit is worth, whose density of them is in sample"
     if worth.extreme is not None and worth.extreme > _FAR:
         return (
@@ -206,8 +207,8 @@ def _raw(data: Any) -> bool:
         t for t, scale in pairs if scale is None and isinstance(t, Tensor) and t.is_floating_point() and t.dim() == 2
     ]
     rows = evenly(len(data), _ROWS)
-    sizes = [float(size) for table in tables for size in table[rows].detach().double().square().mean(0).sqrt()]
-    return any(not _UNITS[0] <= size <= _UNITS[1] for size in sizes if size > 0)
+    sizes = [float(table[rows].detach().double().square().mean(0).max().sqrt()) for table in tables if table.numel()]
+    return any(size > 0 and not _UNITS[0] <= size <= _UNITS[1] for size in sizes)
 
 
 def _large_noise(fit: Any) -> str:
@@ -233,9 +234,7 @@ def _rise(fit: Any) -> float:
     rise = float(nll[-tenth:].median() - nll[0]) if tenth else 0.0
     size = fit.settings.get("batch_size", fit.settings.get("num_data", 1))
     loss = fit.history[:, :2].double().sum(1)
-    if tenth and float(loss[-tenth:].median()) < float(
-        loss[0]
-    ):  # a nll that rises for a KL divergence that falls by more
+    if tenth and float(loss[-tenth:].median()) < float(loss[0]):  # the KL divergence has fallen by more
         return 0.0
     return rise if rise > max(1.0, 4 / math.sqrt(size)) else 0.0
 

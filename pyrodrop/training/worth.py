@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import torch
@@ -121,6 +121,13 @@ class Kernel:
         return 1 + torch.exp(-torch.cdist(a, b).square() / (2 * self.length**2))
 
 
+class Spectrum(NamedTuple):
+    """Eigenvalues ``[n]`` and eigenvectors ``[n, n]`` of K."""
+
+    values: Tensor
+    vectors: Tensor
+
+
 def worth_of(fit: Any) -> Worth | None:
     """The worth of a fit on rows of its training data, or of a minibatch of a loader.
 
@@ -143,12 +150,13 @@ def worth_of(fit: Any) -> Worth | None:
     except (TypeError, ValueError, RuntimeError) as error:  # a trained fit is not lost because it cannot predict
         _log.info("the log density of the training data is not known: %s", error)
         return None
-    if len(ours) < size or not bool(ours.isfinite().all()):  # a row without any observation is left out
+    if not bool(ours.isfinite().all()):
         return None
     density = float(ours.mean())
-    values = {n: density + float((theirs - ours[at]).mean()) for n, at, theirs in _beside(fit, rows)}
-    finite = {name: value for name, value in values.items() if math.isfinite(value)}
-    return Worth(density, **finite, values=rows.y[0].numel(), **_of_y(fit.model.likelihood, data, rows))
+    beside, others = _beside(fit, data, rows)
+    values = {name: density + float((theirs - ours[at]).mean()) for name, (at, theirs) in beside.items()}
+    finite = {name: value for name, value in (values | others).items() if math.isfinite(value)}
+    return Worth(density, **finite, values=rows.y[0].numel())
 
 
 def of_record(record: Mapping[str, Any]) -> Worth | None:
@@ -162,22 +170,30 @@ def evenly(rows: int, most: int) -> Tensor:
     return torch.linspace(0, rows - 1, min(rows, most)).long()
 
 
-def _beside(fit: Any, rows: Dataset) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """The predictors that a fit is compared with: name, indices of the rows predicted, and their log densities."""
+def _beside(fit: Any, data: Dataset, rows: Dataset) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, float]]:
+    """The predictors that a fit is compared with, indices of the rows predicted and their log densities by name; and
+    `Worth.extreme` of all data and `Worth.varies`, where the noise is Gaussian with one scale."""
     y, likelihood = rows.y.detach().cpu(), fit.model.likelihood
     y = y if isinstance(likelihood, Categorical) else y.double().reshape(len(y), -1)
+    beside, others = dict[str, tuple[Tensor, Tensor]](), dict[str, float]()
+    one_scale = type(likelihood) is Gaussian
     if (of_constant := constant(likelihood, y)) is not None:
-        yield "constant", torch.arange(len(y)), of_constant
+        beside["constant"] = torch.arange(len(y)), of_constant
+    if one_scale and (far := extreme(data.y)) is not None:
+        others["extreme"] = far
     real = isinstance(likelihood, REAL) and not _has_one_value(y)
     labels = isinstance(likelihood, Categorical) and y.dim() == 1 and int(y.max()) < _CLASSES
     if len(y) < _FEWEST or not (real or labels):
-        return
+        return beside, others
     few, x = evenly(len(y), _FEW), rows.x
     if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
-        yield "ridge", few, left_out([x[few]], (None,), y[few])
-        yield "gp", few, left_out([x[few]], LENGTHS, y[few])
+        every = spectra([x[few]], (None, *LENGTHS))
+        beside |= {"ridge": (few, left_out(every[:1], y[few])), "gp": (few, left_out(every[1:], y[few]))}
+        if one_scale:
+            others["varies"] = varies(every, y[few])
     if features := _features(fit, rows.rows(few)):
-        yield "point", few, left_out(features, (None,), y[few])
+        beside["point"] = few, left_out(spectra(features, (None,)), y[few])
+    return beside, others
 
 
 def _features(fit: Any, rows: Dataset) -> list[Tensor]:
@@ -223,17 +239,40 @@ def _has_one_value(y: Tensor) -> bool:
     return y.is_floating_point() and bool((y == y[0]).reshape(len(y), -1).all(0).any())
 
 
-def left_out(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tensor) -> Tensor:
+def extreme(y: Tensor) -> float | None:
+    """The largest distance from the median of a column, see `Worth`; None if half of a column has one value."""
+    y = y.detach().cpu().double().reshape(len(y), -1)
+    distance = (y - y.median(0).values).abs()
+    typical = 1.4826 * distance.median(0).values
+    return float((distance / typical).max()) if bool((typical > 0).all()) else None
+
+
+def varies(every: Sequence[Spectrum], y: Tensor) -> float:
+    """Nats per row by which x predicts ln of the squared errors of real y ``[n, D]``, see `Worth`.
+
+    Args:
+        every: spectra of the linear kernel and of those of `LENGTHS`; the errors are those of the best, and are predicted
+            by the linear one and by the four smoothest.
+    """
+    logs = _real(every, y)[1].square().clamp(min=1e-12).log()
+    if (of_constant := constant(Gaussian(), logs)) is None:  # errors of one size
+        return 0.0
+    return float((left_out([every[0], *every[-4:]], logs) - of_constant).mean())
+
+
+def spectra(tables: Iterable[Tensor], lengths: Iterable[float | None]) -> list[Spectrum]:
+    """Eigenvalues and eigenvectors of the kernels of these columns ``[n, D]`` and lengths, of which None is linear."""
+    return [Spectrum(*torch.linalg.eigh(Kernel.of(x, length)(x, x))) for x in tables for length in lengths]
+
+
+def left_out(kernels: Iterable[Spectrum], y: Tensor) -> Tensor:
     """Log densities of rows ``[n]``, each predicted from the others, under the best of the kernels and ratios.
 
     Args:
-        tables: columns of the kernels, ``[n, D]`` each.
-        lengths: of the kernels; None is linear.
         y: real numbers ``[n, D]`` in float64, of which every column varies, or class labels ``[n]``.
     """
     if y.is_floating_point():
-        return _real(tables, lengths, y)[0]
-    kernels = (Kernel.of(x, length)(x, x) for x in tables for length in lengths)
+        return _real(kernels, y)[0]
     target, densities = F.one_hot(y.long()).double(), []
     target = target - target.mean(0)
     for kernel in kernels:
@@ -242,62 +281,34 @@ def left_out(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tenso
         logits = (target - off)[:, None] * _SLOPES[:, None]
         chosen = y.long()[:, None, None].expand(-1, len(_SLOPES), 1)
         densities.append(logits.log_softmax(-1).gather(-1, chosen)[..., 0])
-    return _best(torch.cat(densities, 1))
+    every = torch.cat(densities, 1)
+    return every[:, int(every.mean(0).nan_to_num(-math.inf).argmax())]
 
 
-def _real(tables: Iterable[Tensor], lengths: Iterable[float | None], y: Tensor) -> tuple[Tensor, Tensor]:
+def _real(kernels: Iterable[Spectrum], y: Tensor) -> tuple[Tensor, Tensor]:
     """Log densities of rows of real y ``[n]`` and their standardised errors ``[n, D]``, as `left_out`."""
     scale, best = y.std(0, correction=0), (torch.full((len(y),), -math.inf), y)
-    target = (y - y.mean(0)) / scale
-    for kernel in (Kernel.of(x, length)(x, x) for x in tables for length in lengths):
-        densities, s = of_numbers(kernel, target)
-        off, diagonal = _errors(kernel, target)
+    for kernel in kernels:
+        densities, _, errors = of_numbers(kernel, (y - y.mean(0)) / scale)
         at = int(densities.mean(0).nan_to_num(-math.inf).argmax())
         density = densities[:, at] - scale.log().sum()
         if float(density.mean()) > float(best[0].mean()):
-            best = density, off[:, at] * (diagonal[:, at] / s[at]).sqrt()
+            best = density, errors[:, at]
     return best
 
 
-def _of_y(likelihood: Likelihood, data: Dataset, rows: Dataset) -> dict[str, float]:
-    """`Worth.extreme` of all data and `Worth.varies` of these rows, where noise is Gaussian with one scale."""
-    if type(likelihood) is not Gaussian:
-        return {}
-    y = data.y.detach().cpu().double().reshape(len(data), -1)
-    distance = (y - y.median(0).values).abs()
-    typical, found = 1.4826 * distance.median(0).values, dict[str, float]()
-    if bool((typical > 0).all()):
-        found["extreme"] = float((distance / typical).max())
-    few, x = evenly(len(rows), _FEW), rows.x
-    y = rows.y.detach().cpu().double().reshape(len(rows), -1)[few]
-    if (
-        len(few) >= _FEWEST
-        and isinstance(x, Tensor)
-        and x.dim() == 2
-        and x.is_floating_point()
-        and not _has_one_value(y)
-    ):
-        logs = _real([x[few]], (None, *LENGTHS), y)[1].square().clamp(min=1e-12).log()
-        gains = left_out([x[few]], (None, *LENGTHS[-4:]), logs).mean() - constant(Gaussian(), logs).mean()  # type: ignore[union-attr]
-        found["varies"] = float(gains)
-    return found
-
-
-def of_numbers(kernel: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Log densities of rows ``[n, R]`` for each of `RATIOS`, and the best s ``[R, D]``; columns of the target vary."""
+def of_numbers(kernel: Spectrum, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For each of `RATIOS`, log densities of rows ``[n, R]``, the best s ``[R, D]`` and errors over their standard deviation
+    ``[n, R, D]``; columns of the target vary."""
     off, diagonal = _errors(kernel, target)
     s = (off.square() * diagonal).mean(0).clamp(min=1e-20)
-    return dist.Normal(0.0, (s / diagonal).sqrt()).log_prob(off).sum(-1), s
+    sd = (s / diagonal).sqrt()
+    return dist.Normal(0.0, sd).log_prob(off).sum(-1), s, off / sd
 
 
-def _errors(kernel: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _errors(kernel: Spectrum, target: Tensor) -> tuple[Tensor, Tensor]:
     """Errors ``[n, R, D]`` of rows that are predicted from the others, and the diagonal of A^-1 ``[n, R, 1]``."""
-    w, u = torch.linalg.eigh(kernel)
+    w, u = kernel
     inverse = 1 / (w.clamp(min=0)[:, None] + RATIOS)
     diagonal = (u.square() @ inverse)[..., None]
     return torch.einsum("nk,kr,kc->nrc", u, inverse, u.T @ target) / diagonal, diagonal
-
-
-def _best(densities: Tensor) -> Tensor:
-    """The column of ``[n, R]`` with the largest mean."""
-    return densities[:, int(densities.mean(0).nan_to_num(-math.inf).argmax())]

@@ -16,7 +16,7 @@ from sklearn.datasets import make_moons
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.training.worth import LENGTHS, _of_y, constant, left_out
+from pyrodrop.training.worth import LENGTHS, constant, extreme, left_out, spectra, varies
 
 RATIOS, SLOPES = np.logspace(-6, 3, 28), np.logspace(-1, 1, 9)
 GENERATOR = torch.Generator().manual_seed(0)
@@ -65,14 +65,14 @@ def test_a_process_and_ridge_regression_predict_every_row_from_the_others(column
     rng = np.random.default_rng(0)
     x = rng.normal(size=(25, 2)) * [1, 100]
     y = np.stack([np.sin(2 * x[:, 0]), 3 + x[:, 1]], 1)[:, :columns] + 0.3 * rng.normal(size=(25, columns))
-    ours = left_out([torch.tensor(x)], LENGTHS, torch.tensor(y))
+    ours = left_out(spectra([torch.tensor(x)], LENGTHS), torch.tensor(y))
     assert float(ours.mean()) == pytest.approx(best_density(rbf(x), y), rel=1e-6)
     phi = (x - x.mean(0)) / x.std(0) / math.sqrt(2)
-    ridge = left_out([torch.tensor(x)], (None,), torch.tensor(y))
+    ridge = left_out(spectra([torch.tensor(x)], (None,)), torch.tensor(y))
     assert float(ridge.mean()) == pytest.approx(best_density([1 + phi @ phi.T], y), rel=1e-6)
     wide = rng.normal(size=(20, 30))
     phi = (wide - wide.mean(0)) / wide.std(0) / math.sqrt(30)
-    ridge = left_out([torch.tensor(wide)], (None,), torch.tensor(y[:20]))
+    ridge = left_out(spectra([torch.tensor(wide)], (None,)), torch.tensor(y[:20]))
     assert float(ridge.mean()) == pytest.approx(best_density([1 + phi @ phi.T], y[:20]), rel=1e-6)
 
 
@@ -84,7 +84,7 @@ def test_labels_are_predicted_from_those_of_the_others() -> None:
         means = [row_by_row(kernel, one_hot - one_hot.mean(0), r)[0] for r in RATIOS]
         mean = min(means, key=lambda m: ((one_hot - one_hot.mean(0) - m) ** 2).mean())
         densities += [scipy.special.log_softmax(b * mean, 1)[range(30), labels].mean() for b in SLOPES]
-    assert float(left_out([torch.tensor(x)], LENGTHS, torch.tensor(labels)).mean()) == pytest.approx(
+    assert float(left_out(spectra([torch.tensor(x)], LENGTHS), torch.tensor(labels)).mean()) == pytest.approx(
         max(densities), rel=1e-6
     )
 
@@ -93,8 +93,7 @@ def test_values_far_out_and_noise_that_varies_are_those_of_rows_left_out() -> No
     rng = np.random.default_rng(2)
     x = rng.uniform(-2, 2, (61, 1))
     y = np.sin(x) + np.where(x > 0, 0.5, 0.02) * rng.normal(size=x.shape)
-    found = _of_y(likelihoods.Gaussian(), *[data.Dataset(torch.tensor(x), torch.tensor(y))] * 2)
-    assert found["extreme"] == pytest.approx(
+    assert extreme(torch.tensor(y)) == pytest.approx(
         np.abs(y - np.median(y)).max() / scipy.stats.median_abs_deviation(y, scale="normal")[0], rel=1e-4
     )
     standard, best = (y - y.mean()) / y.std(), (-np.inf, y)
@@ -111,9 +110,11 @@ def test_values_far_out_and_noise_that_varies_are_those_of_rows_left_out() -> No
         best_density([1 + phi @ phi.T, *rbf(x)[-4:]], logs)
         - scipy.stats.norm.logpdf(logs, logs.mean(), logs.std()).mean()
     )
-    assert found["varies"] == pytest.approx(gain, rel=1e-3)
+    assert varies(spectra([torch.tensor(x)], (None, *LENGTHS)), torch.tensor(y)) == pytest.approx(gain, rel=1e-3)
     assert gain > 0.2
-    assert _of_y(likelihoods.StudentT(), *[data.Dataset(torch.tensor(x), torch.tensor(y))] * 2) == {}
+    assert extreme(torch.tensor([0.0, 0.0, 0.0, 5.0])) is None
+    flat, sides = torch.zeros(40, 1), torch.tensor([-1.0, 1.0]).double().repeat(20)[:, None]
+    assert abs(varies(spectra([flat], (None, *LENGTHS)), sides)) < 0.01, "errors of one size, but for rounding"
 
 
 def test_constants_are_those_of_the_largest_likelihood() -> None:
