@@ -61,11 +61,6 @@ Vetrov (2017), https://arxiv.org/abs/1705.07283: dense 784-500-300-10. Released 
 noise after the convolutions, KL weight 1, 200 epochs, 1e-3 for all parameters, to 0 over the second half, batches of 128,
 beta_1 = .95.
 
-`tables/...`: tables by the kind of their y, with two hidden layers of 50 ReLU units and MC dropout at rate .01: the
-posterior, learning rate and prior of `pyrodrop.recipes`. Rates of .01 and .05, learning rates of 1e-3 and 1e-2, and a
-dispersion of one number or from the network were compared on a fifth of the training rows of the first splits. Each entry is
-one network; `recipes.regressor` mixes several.
-
 `toys/...`: problems with one input, whose uncertainty can be judged from a plot. A network 1-50-1 with tanh units, the exact
 posterior of its last layer above a mean field of the first, and the priors and noise of `priors.from_gp` for the training
 rows, which are written down here so that an entry is built without the data. Rows, network and training are those of
@@ -73,19 +68,6 @@ docs/measured.md. Of the six guides there, this one has the log densities that a
 posterior, by the sum of the differences over the three problems. It does not solve *in-between*: 38 % of the test rows, most
 of which are in the gap, are in their 95 % intervals. The exact posterior under these priors has a smaller log density there,
 and a mean field or dropout a far smaller one.
-
-`read/...`: networks with their own dropout, for `pyrodrop.read`: which dropouts become masks of weights, and which stay
-noise.
-
-    resnet         blocks x + conv2(dropout2d(relu(conv1(x)))): columns of conv2.weight; dropout before the head: its columns
-    transformer    an encoder of 14 tokens, the rows of an image: its dropouts differ by token and are noise of the function,
-                   those of attention too; dropout before the head: columns of head.weight
-    lstm           two layers with dropout between them, which differs by step and is noise; before the head: its columns
-
-A network is read before it is trained: the posterior of `pyrodrop.read` is then the guide that training adapts, under the
-prior of a weight decay of 1e-4. Norms are of groups or layers, since BatchNorm does not train here. The noise of the
-forecast is fixed, at the size of its errors in the last fifth of the training windows, by which its number of steps was
-chosen. Ridge regression predicts the series better, with an RMSE of 0.456 against 0.498.
 
 `rnn/...`: recurrent networks with one mask per sequence: Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
 
@@ -114,7 +96,7 @@ from pyrodrop.models import MLP, NetworkModel, from_module
 from pyrodrop.priors import Prior
 from pyrodrop.zoo import networks
 from pyrodrop.zoo.entry import Entry
-from pyrodrop.zoo.networks import KEEP, RATE, late, learning_rate, stairs, straight
+from pyrodrop.zoo.networks import KEEP, late, learning_rate, stairs, straight
 
 STEPS, PAPER_STEPS = 10_000, 1_000_000  # of a LeNet here, and in the paper on the rotated digit
 TABLE_1_BATCH, EPOCHS = 1000, 200  # of Kingma et al., table 1 and figure 1a
@@ -514,20 +496,8 @@ SPARSE = [
     for name in [f"{method}/{net}-{recipe}"]
 ]  # fmt: skip
 
-# --- tables and toys -------------------------------------------------------------------------------------------------
+# --- toys -------------------------------------------------------------------------------------------------------------
 
-_OF_TABLES: dict[str, tuple[str, str, str, Callable[[], Any], int, str]] = {
-    "bikes": (
-        "negative binomial counts of bicycles hired per hour, dispersion by the network",
-        "Fanaee-T & Gama (2014), Event labeling combining ensemble detectors and background knowledge; the table",
-        "bikes", partial(likelihoods.NegativeBinomial, "network"), 6000, "counts",
-    ),
-    "airfoil": (
-        "sound level of airfoils with Gaussian noise that depends on x",
-        "Brooks, Pope & Marcolini (1989), Airfoil self-noise and prediction; the table",
-        "airfoil", partial(likelihoods.HeteroscedasticGaussian, "softplus"), 4000, "noise that depends on x",
-    ),
-}  # fmt: skip
 _TOYS: dict[str, tuple[str, str, tuple[float, ...]]] = {
     "motorcycle": (
         "head acceleration after an impact",
@@ -545,20 +515,7 @@ _TOYS: dict[str, tuple[str, str, tuple[float, ...]]] = {
         (11.85, 12.32, 0.2976, 0.4803, 70.11),
     ),
 }
-TABLES = [
-    Entry(
-        name=f"tables/{name}",
-        summary=f"{what}, MC dropout 0.01, relu, 2 x {networks.HIDDEN}",
-        source=source,
-        data=data,
-        model=partial(networks.table, likelihood=likelihood),
-        guide=partial(_unmasked, drop_rate=0.01),
-        training=partial(_local, batch_size=256, lr=1e-2, schedule=schedules.cosine, steps=steps),
-        purpose=purpose,
-        draws=200,
-    )
-    for name, (what, source, data, likelihood, steps, purpose) in _OF_TABLES.items()
-] + [
+TOYS = [
     Entry(
         name=f"toys/{name}",
         summary=f"{what}, exact last layer above a mean field, tanh, 1 x 50",
@@ -573,36 +530,10 @@ TABLES = [
     for name, (what, source, scales) in _TOYS.items()
 ]
 
-# --- networks with dropout of their own, and recurrent networks ------------------------------------------------------
+# --- recurrent networks -----------------------------------------------------------------------------------------------
 
 _traced = partial(_given, schedule=schedules.cosine, engine="traced")
 _RECURRENT = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
-READ: dict[str, tuple[Callable[[], torch.nn.Module], Callable[[], likelihoods.Likelihood], tuple[str, ...]]] = {
-    # network, likelihood, weights that carry masks
-    "resnet": (
-        networks.ResNet, likelihoods.Categorical, ("blocks.0.conv2.weight", "blocks.2.conv2.weight", "head.weight")
-    ),
-    "transformer": (networks.Transformer, likelihoods.Categorical, ("head.weight",)),
-    "lstm": (
-        networks.Forecast, partial(likelihoods.Gaussian, 10.0), ("head.weight",)
-    ),
-}  # fmt: skip
-
-
-def _read(name: str, what: str, source: str, steps: int, lr: float, data: str) -> Entry:
-    network, likelihood, carriers = READ[name]
-    return Entry(
-        name=f"read/{name}",
-        summary=f"{what} with its own dropout, rate {RATE:g}, read by pyrodrop.read",
-        source=source,
-        data=data,
-        model=partial(networks.network_read, network=network, likelihood=likelihood),
-        guide=partial(BernoulliDropout, drop_rate=dict.fromkeys(carriers, RATE) | {"*": 0.0}),
-        training=partial(_traced, batch_size=64, steps=steps, lr=lr),
-        purpose="a network with dropout of its own",
-    )
-
-
 _text = partial(
     Entry,
     source=f"{_RECURRENT}; the text and the size are not in the paper",
@@ -612,18 +543,6 @@ _text = partial(
 )
 _language = partial(_traced, steps=4000, batch_size=32, lr=5e-3)
 SEQUENCES = [
-    _read(
-        "resnet", "a residual network on small digits",
-        "Zagoruyko & Komodakis (2016), Wide residual networks; the block, with norms of groups", 1500, 3e-3, "mnist/small",
-    ),
-    _read(
-        "transformer", "a transformer encoder on small digits",
-        "Vaswani, Shazeer, Parmar, Uszkoreit, Jones, Gomez, Kaiser & Polosukhin (2017), Attention is all you need",
-        2500, 3e-3, "mnist/small",
-    ),
-    _read(
-        "lstm", "an LSTM forecast of solar irradiance in 5 years", _RECURRENT, 300, 1e-2, "solar/plain",
-    ),
     _text(
         name="rnn/characters",
         summary="variational dropout .05 of an LSTM on characters of Mark and Luke, 1 x 128, 4,000 steps",
@@ -653,5 +572,5 @@ SEQUENCES = [
 ]  # fmt: skip
 
 ENTRIES: dict[str, Entry] = {
-    entry.name: entry for entry in (*CO2, CONCRETE, *KINGMA, *UCI, *LENET, *SPARSE, *TABLES, *SEQUENCES)
+    entry.name: entry for entry in (*CO2, CONCRETE, *KINGMA, *UCI, *LENET, *SPARSE, *TOYS, *SEQUENCES)
 }

@@ -36,17 +36,13 @@ from torch import Tensor, nn
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
 from pyrodrop.distributions import InputUnits
-from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.priors import Prior
-from pyrodrop.reading import read
 from pyrodrop.zoo.sources import CHARACTERS
 
 FLAT = 1e6  # scale of a prior that represents no weight decay
 DECAY, KEEP = 5e-4, 0.5  # of Caffe's LeNet
-HIDDEN = 50  # units of a layer of the networks for tables
-RATE, WIDTH, TOKENS, READ_DECAY = 0.1, 16, 14, 1e-4  # of the networks that `pyrodrop.read` reads
 MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
 
 
@@ -187,18 +183,6 @@ def sparse_lenet(data: Dataset, *, net: str, method: str, spread: float) -> Netw
     return model
 
 
-def table(data: Dataset, *, likelihood: Callable[[], Likelihood]) -> NetworkModel:
-    """Two hidden layers: at an x of mean length every unit has the prior standard deviation 1, and every output 2."""
-    inputs, scale, noise = data.x.shape[1], math.sqrt(2 / HIDDEN), likelihood()
-    scales = {"layers.0.*": inputs**-0.5, "layers.1.*": scale, "layers.2.*": 2.0 * scale}
-    return MLP(
-        [inputs, HIDDEN, HIDDEN, noise.outputs(data.y[0].numel())],
-        prior={name: priors.Gaussian(each) for name, each in scales.items()},
-        likelihood=noise,
-        seed=None,
-    )
-
-
 def toy(data: Dataset, *, scales: Sequence[float]) -> NetworkModel:
     """One input: `scales` are of the weights and biases of the first and the last layer, then the precision of the noise."""
     first, first_bias, last, last_bias, precision = scales
@@ -212,75 +196,15 @@ def toy(data: Dataset, *, scales: Sequence[float]) -> NetworkModel:
     )
 
 
-def network_read(
-    data: Dataset, *, network: Callable[[], nn.Module], likelihood: Callable[[], Likelihood]
-) -> NetworkModel:
-    """What `pyrodrop.read` makes of a network at random inputs, so that an entry is built without its data."""
-    x = torch.randn(8, *data.x.shape[1:])
-    return read(network(), x, likelihood=likelihood(), weight_decay=READ_DECAY, num_data=len(data)).model  # type: ignore[return-value]
+# Trained posteriors name the classes of their networks.
 
 
-class Block(nn.Module):
-    """x plus two convolutions of it, with dropout of the channels in between."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(4, WIDTH), nn.GroupNorm(4, WIDTH)
-        self.conv1, self.conv2 = (nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(2))
-        self.dropout = nn.Dropout2d(RATE)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inside = self.conv1(self.norm1(x).relu())
-        return x + self.conv2(self.dropout(self.norm2(inside).relu()))  # type: ignore[no-any-return]
-
-
-class ResNet(nn.Module):
-    """Logits ``[N, 10]`` of images ``[N, 1, 14, 14]``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.blocks = nn.Conv2d(1, WIDTH, 3, padding=1), nn.Sequential(Block(), nn.MaxPool2d(2), Block())
-        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(WIDTH * 9, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = nn.functional.max_pool2d(self.blocks(self.first(x)).relu(), 2)
-        return self.head(self.dropout(pooled.flatten(1)))  # type: ignore[no-any-return]
-
-
-class Transformer(nn.Module):
-    """Logits ``[N, 10]`` of images ``[N, 1, 14, 14]``, whose rows are tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.place = nn.Linear(TOKENS, 2 * WIDTH), nn.Parameter(torch.randn(TOKENS, 2 * WIDTH) / 50)
-        self.encoder = nn.TransformerEncoderLayer(2 * WIDTH, 4, 4 * WIDTH, RATE, batch_first=True)
-        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(2 * WIDTH, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.dropout(self.encoder(self.embed(x[:, 0]) + self.place).mean(1)))  # type: ignore[no-any-return]
-
-
-class Forecast(nn.Module):
+class _Forecast(nn.Module):
     """One number ``[N, 1]`` from the last state of a sequence ``[N, T, 1]``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(1, WIDTH, 2, batch_first=True, dropout=RATE)
-        self.dropout, self.head = nn.Dropout(RATE), nn.Linear(WIDTH, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.dropout(self.lstm(x)[0][:, -1]))  # type: ignore[no-any-return]
-
-
-# Trained posteriors name the classes of their networks, so that these two keep their names.
-
-
-class _Forecast(nn.Module):
-    """`Forecast` with one layer and no dropout of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(1, WIDTH, batch_first=True), nn.Linear(WIDTH, 1)
+        self.lstm, self.head = nn.LSTM(1, 16, batch_first=True), nn.Linear(16, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]

@@ -17,11 +17,10 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import avg_pool2d
 
 from pyrodrop.data import Dataset, Split, gal2016, line, mauna_loa, mnist, uci
 from pyrodrop.data.files import numbers
@@ -113,17 +112,6 @@ def _toy(name: str, units: tuple[str, str] = ("", "")) -> Split:
     return Split(name, train, test.with_values(inputs=train.inputs, targets=train.targets), *units, "see docs/data.md")
 
 
-def _changed(split: Split, change: Callable[[Dataset], Dataset]) -> Split:
-    return replace(split, train=change(split.train), test=change(split.test))
-
-
-def _small_digits() -> Split:
-    """The first digits of both parts of MNIST, averaged over squares of 2 x 2 pixels: ``[N, 1, 14, 14]``."""
-    split = mnist(flat=False)
-    first = replace(split, name="mnist-small", train=split.train.first(6000), test=split.test.first(2000))
-    return _changed(first, lambda rows: Dataset(avg_pool2d(rows.x, 2), rows.y))
-
-
 _UCI = {  # name in the UCI repository, rows, inputs
     "boston": ("bostonHousing", 506, 13), "concrete": ("concrete", 1030, 8), "energy": ("energy", 768, 8),
     "kin8nm": ("kin8nm", 8192, 8), "naval": ("naval-propulsion-plant", 11934, 16), "power": ("power-plant", 9568, 4),
@@ -145,15 +133,8 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
     "mnist/images": (
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", functools.partial(mnist, flat=False),
     ),
-    "mnist/small": (
-        "digits as images of 14 x 14, means of 2 x 2 pixels: the first 6,000 to train, 2,000 to test", _small_digits,
-    ),
     "solar": (
         "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test", _solar,
-    ),
-    "solar/plain": (
-        "the windows of solar as they are, without a standardisation: 273 to train, 75 to test",
-        lambda: _changed(_solar(), lambda rows: Dataset(rows.x, rows.y)),
     ),
     "toys/motorcycle": (
         "head acceleration by time after an impact: 90 rows to train, 43 to test",
@@ -167,12 +148,6 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
 }  # fmt: skip
 SOURCES: dict[str, Source] = {
     **{name: Source(summary, functools.partial(_alone, load)) for name, (summary, load) in _ONE.items()},
-    "airfoil": Source(
-        "sound level of airfoils, dB: 1,503 rows of 5 inputs, 5 random splits", functools.partial(uci, "airfoil")
-    ),
-    "bikes": Source(
-        "bicycles hired per hour: 17,379 rows of 12 inputs, one random split", functools.partial(uci, "bikes")
-    ),
     **{
         f"uci/{name}": Source(
             f"UCI {of}: {rows:,} rows of {inputs} inputs, {SPLITS[name]} published splits", functools.partial(uci, name)
