@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.checks import counts, instance, known, real
+from pyrodrop.checks import counts, instance, known
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -43,10 +42,6 @@ class MLP(NetworkModel):
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
         bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
             biases are trained as point estimates.
-        input_gain: positive factor of the initial weights of the first layer, which sets how fast the initial functions vary
-            with standardised x; for a periodic series choose a value above its frequency, and a wide layer. The initial
-            biases of that layer are then -w.u with u uniform on [-sqrt(3), sqrt(3)], the range of a standardised uniform x,
-            which spreads the units' kinks over the data. None for the initial values of `torch.nn.Linear`.
         seed: seed of the initial weights and biases, which leaves torch's generator as it is. None draws them from torch's
             generator, as the modules of `torch.nn` do.
 
@@ -54,8 +49,8 @@ class MLP(NetworkModel):
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
 
     Raises:
-        ValueError: fewer than two widths, a width below 1, an unknown activation, an `input_gain` that is not positive, a
-            negative `seed`, or a pattern that matches no parameter.
+        ValueError: fewer than two widths, a width below 1, an unknown activation, a negative `seed`, or a pattern that
+            matches no parameter.
         TypeError: an argument is of another type, such as a width that is no whole number.
         RuntimeError: `seed` is a number and another thread is in one call for ten minutes: see `pyrodrop.threads`.
 
@@ -78,35 +73,16 @@ class MLP(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
-        input_gain: float | None = None,
         seed: int | None = 0,
     ) -> None:
         with starting_from(seed):
-            network = Perceptron(widths, activation)
-            if input_gain is not None:
-                what = "the factor of the initial weights of the first layer, or None"
-                input_gain = real(input_gain, "input_gain", what, above=0)
-                _spread_kinks(dict(network.named_parameters()), input_gain)
             super().__init__(
-                network,
+                Perceptron(widths, activation),
                 prior=prior,
                 likelihood=likelihood,
                 bias_prior=bias_prior,
                 in_features=widths[0],
             )
-        self._input_gain = input_gain
-
-    def _arrange(self, values: Mapping[str, Tensor]) -> None:
-        if self._input_gain is not None:
-            _spread_kinks(values, self._input_gain)
-
-
-@torch.no_grad()
-def _spread_kinks(values: Mapping[str, Tensor], gain: float) -> None:
-    """Multiply the first weights by `gain`, and set biases so that w.x + b is 0 at a random point of standardised x."""
-    weight, bias = values["layers.0.weight"], values["layers.0.bias"]
-    weight.mul_(gain)
-    bias.copy_(-(weight * torch.empty_like(weight).uniform_(-math.sqrt(3), math.sqrt(3))).sum(1))
 
 
 class Perceptron(nn.Module):

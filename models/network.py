@@ -181,8 +181,8 @@ class NetworkModel(Part, LocalModule):
         return {name: buffers[name] for name in self._moving}
 
     def reset_parameters(self) -> None:
-        """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules, then as this class initialises
-        them at construction, such as `MLP` with `input_gain`; and those of the likelihood, such as a learned noise.
+        """Reinitialise all trained parameters: by the ``reset_parameters`` of their modules; and those of the likelihood,
+        such as a learned noise.
 
         This also redraws what priors draw (`Prior.initial`).
 
@@ -192,7 +192,6 @@ class NetworkModel(Part, LocalModule):
             ValueError: a module has parameters but no ``reset_parameters`` method; the message names it.
         """
         new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
-        self._arrange(new)
         self.likelihood = self.likelihood.anew()
         self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})
 
@@ -205,9 +204,6 @@ class NetworkModel(Part, LocalModule):
                 buffers[name].copy_(value)
             if first in self.free:
                 self.free[first].copy_(value)
-
-    def _arrange(self, values: Mapping[str, Tensor]) -> None:
-        """Change the initial values that the network's modules drew, in place, for classes with another initialisation."""
 
     def standardize(self, data: Dataset) -> None:
         """Use the standardisation of `data`. Later calls still pass x and y in the units of the data.

@@ -135,17 +135,22 @@ def keras_network(
     )
 
 
+@torch.no_grad()
 def series(data: Dataset, *, widths: Sequence[int], activation: str, gain: float, scale: float) -> NetworkModel:
-    """A network for a series with a learned precision of the noise; `gain` spreads the kinks of its units over the data."""
-    noise = 0.1 * float(data.y.std())
-    return MLP(
+    """A network for a series with a learned precision of the noise; `gain` spreads the kinks of its units over the data.
+
+    The first weights are multiplied by it. Each w.x + b is 0 at a uniform point of the range of a standardised uniform x.
+    """
+    model = MLP(
         widths,
         activation,
         prior={"layers.0.*": priors.Gaussian(scale=gain), "*": priors.Gaussian(scale=scale)},
-        likelihood=likelihoods.Gaussian(precision=noise**-2, learned=True),
-        input_gain=gain,
+        likelihood=likelihoods.Gaussian(precision=(0.1 * float(data.y.std())) ** -2, learned=True),
         seed=None,
     )
+    weight, reach = model.weight_sites()["layers.0.weight"].mul_(gain), math.sqrt(3)
+    model.free["layers.0.bias"].copy_(-(weight * torch.empty_like(weight).uniform_(-reach, reach)).sum(1))
+    return model
 
 
 def caffe_lenet(data: Dataset, *, dropped: Sequence[str]) -> NetworkModel:

@@ -82,27 +82,6 @@ def test_a_prior_by_layer() -> None:
         mlp(prior={"layers.0.*": priors.Gaussian(0.1)})
 
 
-def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
-    """w.x + b is zero at a uniform point of the range of x: moments of b / w, in standard errors, and its ends."""
-    torch.manual_seed(5)
-    default = mlp().weight_sites()
-    torch.manual_seed(5)
-    ten = mlp(input_gain=10.0).weight_sites()
-    torch.testing.assert_close(ten["layers.0.weight"], 10 * default["layers.0.weight"])
-    torch.testing.assert_close(ten["layers.1.weight"], default["layers.1.weight"])
-
-    model = models.MLP([1, 10_000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), input_gain=30.0)
-    kinks = -model.free["layers.0.bias"].detach() / model.weight_sites()["layers.0.weight"][:, 0]
-    assert float(kinks.abs().max()) == pytest.approx(3**0.5, abs=0.01)  # 10,000 uniform points: 5e-4 away, most often
-    assert abs(float(kinks.mean())) < 4 / 10_000**0.5
-    assert float(kinks.square().mean()) == pytest.approx(1, abs=4 * (0.8 / 10_000) ** 0.5)  # E[u^4] - 1 = 9 / 5 - 1
-
-    two = models.MLP([2, 50_000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), input_gain=1.0)
-    weight, bias = two.weight_sites()["layers.0.weight"], two.free["layers.0.bias"].detach()
-    variance = bias.square() / weight.square().sum(1)  # 1 on average: u has independent entries of variance 1
-    assert float(variance.mean()) == pytest.approx(1, abs=4 * float(variance.std()) / 50_000**0.5)
-
-
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
     with pytest.raises(ValueError, match=r"layers 1 that drop units: put nn.Identity\(\)"):

@@ -18,7 +18,7 @@ from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.zoo import card, references, train
 from pyrodrop.analysis.zoo.train import load_splits, measure
 from pyrodrop.data import Dataset
-from pyrodrop.zoo import entries
+from pyrodrop.zoo import entries, networks
 from pyrodrop.zoo.sources import SOURCES
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -54,6 +54,18 @@ def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folde
     of_another_seed, _ = entry.build(data, seed=1)
     pairs = zip(model.weight_sites().values(), of_another_seed.weight_sites().values(), strict=True)
     assert not any(torch.equal(one, other) for one, other in pairs if one.dim() > 1)  # biases may start at 0
+
+
+def test_the_kinks_of_a_series_are_spread_over_its_inputs() -> None:
+    """First weights are uniform within the gain; w.x + b is 0 at a uniform point: moments in standard errors, and ends."""
+    data = Dataset(torch.zeros(2, 1), torch.tensor([0.0, 1.0]))
+    model = networks.series(data, widths=[1, 10_000, 1], activation="tanh", gain=30.0, scale=1.0)
+    weight, bias = model.weight_sites()["layers.0.weight"][:, 0], model.free["layers.0.bias"].detach()
+    kinks = -bias / weight
+    assert float(weight.abs().max()) == pytest.approx(30, rel=1e-3)  # of 10,000 numbers
+    assert float(kinks.abs().max()) == pytest.approx(3**0.5, abs=0.01)  # 10,000 uniform points: 5e-4 away, most often
+    assert abs(float(kinks.mean())) < 4 / 10_000**0.5
+    assert float(kinks.square().mean()) == pytest.approx(1, abs=4 * (0.8 / 10_000) ** 0.5)  # E[u^4] - 1 = 9 / 5 - 1
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def plain_restart(seed: int) -> dict[str, Tensor]:
 PARTS: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Categorical()}
 NET = nn.Linear(3, 2)
 RANDOM: dict[str, Callable[..., nn.Module]] = {
-    "MLP": lambda _, **seed: models.MLP([3, 8, 2], input_gain=3.0, **PARTS, **seed),
+    "MLP": lambda _, **seed: models.MLP([3, 8, 2], **PARTS, **seed),
     "WideAndDeep": lambda _, **seed: models.WideAndDeep([3, 8, 2], **PARTS, **seed),
     "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
     "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
@@ -119,20 +119,9 @@ def test_every_network_takes_a_seed() -> None:
 
 @pytest.mark.parametrize("name", ["MLP", "LeNet5"])
 def test_a_new_start_has_the_weights_of_a_model_of_its_seed(name: str, model: models.NetworkModel) -> None:
-    """Those that the model's class arranges among them, by `input_gain`."""
     first, seven = (RANDOM[name](model, seed=seed) for seed in (0, 7))
     again, _ = pyrodrop.restart(first, guides.Point(first), 7)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in seven.state_dict().items())
-
-
-def test_new_starts_keep_the_input_gain() -> None:
-    """First weights are uniform within gain / sqrt(3), and every unit bends within the range of standardised x."""
-    plain = models.MLP([3, 5000, 2], input_gain=30.0, **PARTS)
-    for one in (plain, pyrodrop.restart(plain, guides.Point(plain), 1)[0]):
-        weight, bias = one.weight_sites()["layers.0.weight"], one.free["layers.0.bias"].detach()
-        assert float(weight.abs().max()) == pytest.approx(30 / 3**0.5, rel=1e-3)  # of 15,000 numbers
-        assert bool((bias.abs() <= 3**0.5 * weight.abs().sum(1) + 1e-4).all())
-        assert float(bias.abs().max()) > 30 / 3**0.5
 
 
 def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkModel) -> None:
