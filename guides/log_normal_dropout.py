@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyrodrop.checks import HasWeights, real
-from pyrodrop.distributions import ConstantLeftOut, InputUnits, LogUniform, NoiseForm, WeightDistribution
-from pyrodrop.distributions.weight import Size
+from pyrodrop.distributions import ConstantLeftOut, CorrelatedNormal, InputUnits, LogUniform, WeightDistribution
 from pyrodrop.divergences import Convention, pair, refuse
 from pyrodrop.guides.guide import Guide, check_units
 from pyrodrop.modules import ParameterTree
@@ -75,15 +74,11 @@ class LogNormalDropout(Guide):
         start = real(log_scale, "log_scale", "the initial ln sigma", least=_LOG_SCALES[0], most=_LOG_SCALES[1])
         initial = model.weight_sites()
         self.loc: ParameterTree = ParameterTree(initial)
-        noise = {name: w.new_zeros(self._noise_shape(name, w)) for name, w in initial.items()}
+        noise = {name: w.new_zeros(self.units[name].count(w.shape)) for name, w in initial.items()}
         self.noise_loc: ParameterTree = ParameterTree(noise)
         self.noise_log_scale: ParameterTree = ParameterTree(
             {name: torch.full_like(s, start) for name, s in noise.items()}
         )
-
-    def _noise_shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
-        units = self.units[name]
-        return (units.count(weight.shape),) if units.apply_to(weight.shape) else tuple(weight.shape)
 
     def posterior(self, name: str) -> CorrelatedLogNormal:
         noise = self.noise_loc[name], self.noise_log_scale[name]
@@ -115,7 +110,7 @@ class LogNormalDropout(Guide):
         return f"LogNormalDropout(low={LOW:g}, high={HIGH:g})"
 
 
-class CorrelatedLogNormal(WeightDistribution):
+class CorrelatedLogNormal(CorrelatedNormal):
     """Weights whose columns are multiplied by one truncated log-normal scale per input unit.
 
     Args:
@@ -140,36 +135,22 @@ class CorrelatedLogNormal(WeightDistribution):
     ) -> None:
         self.noise_loc: Tensor = _projected(noise_loc, LOW, HIGH)
         self.noise_log_scale: Tensor = _projected(noise_log_scale, *_LOG_SCALES)
-        super().__init__(loc, event_dim=event_dim, per="input", units=units)
+        WeightDistribution.__init__(self, loc, event_dim=event_dim, per="input", units=units)
 
     @property
     def mean(self) -> Tensor:
         return self.over_units(self._log_moment(1).exp().to(self.loc)) * self.loc
 
     @property
-    def variance(self) -> Tensor:
-        return self.over_units(self.log_alpha.exp()) * self.mean**2
-
-    @property
-    def log_alpha(self) -> Tensor:
+    def log_alpha(self) -> Tensor:  # type: ignore[override]
         """ln alpha, of the shape of the noise parameters."""
         alpha = torch.expm1(self._log_moment(2) - 2 * self._log_moment(1))
         return alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log().to(self.loc)
 
     @property
-    def noise_form(self) -> NoiseForm:
-        if self.columns:
-            return NoiseForm(lambda: self.loc, self._scales)
-        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
-
-    @property
     def constant_left_out(self) -> ConstantLeftOut:
         """The constant is left out once per input unit."""
         return ConstantLeftOut((self.batch_shape + self.noise_shape).numel(), "units", ("log-normal", LOW, HIGH))
-
-    def rsample(self, sample_shape: Size = ()) -> Tensor:
-        shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape
-        return self.over_units(self._scales(shape, self.loc.dtype)) * self.loc
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(_NO_DENSITY)

@@ -96,11 +96,9 @@ class VariationalDropout(Guide):
         )
 
     def _shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
-        if self.granularity == "layer":
-            return ()
-        if self.granularity == "weight" or weight.dim() == 1:
-            return tuple(weight.shape)
-        return (self.units[name].count(weight.shape),)
+        if self.granularity == "input":
+            return (self.units[name].count(weight.shape),)
+        return () if self.granularity == "layer" else tuple(weight.shape)
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of the weight `name`: a scalar tensor, ``[in]`` or the shape of the weight."""

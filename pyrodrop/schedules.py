@@ -4,8 +4,8 @@
     cosine      (1 + cos(pi step / steps)) / 2                     fit(lr_schedule=...)    Loshchilov & Hutter (2017), SGDR
 
 Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractional) number of completed epochs for
-`kl_weight`, and of the number of completed steps for `lr_schedule`. Passing a `KLSchedule` as `lr_schedule`, or an
-`LRSchedule` as `kl_weight`, is an error.
+`kl_weight`, and of the number of completed steps for `lr_schedule`. Passing a `linear` as `lr_schedule`, or a `cosine` as
+`kl_weight`, is an error.
 """
 
 from __future__ import annotations
@@ -15,20 +15,12 @@ from dataclasses import dataclass
 
 from pyrodrop.checks import count, public, real
 
-__all__ = ["KLSchedule", "LRSchedule", "cosine", "linear"]
+__all__ = ["cosine", "linear"]
 public(__name__, __all__)
 
 
-class KLSchedule:
-    """The weight of the KL divergence as a function of completed epochs, for ``fit(kl_weight=...)``."""
-
-
-class LRSchedule:
-    """A factor of the learning rate as a function of completed steps, for ``fit(lr_schedule=...)``."""
-
-
 @dataclass(frozen=True)
-class linear(KLSchedule):  # noqa: N801 - as in `torch.optim`'s functions
+class linear:  # noqa: N801 - as in `torch.optim`'s functions
     """A weight of the KL divergence that grows linearly to 1.
 
     References:
@@ -64,7 +56,7 @@ class linear(KLSchedule):  # noqa: N801 - as in `torch.optim`'s functions
 
 
 @dataclass(frozen=True)
-class cosine(LRSchedule):  # noqa: N801
+class cosine:  # noqa: N801
     """A learning-rate factor that falls from 1 to 0 along half a period of a cosine, and stays at 0.
 
     References:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from pyrodrop.checks import real, shown
+from pyrodrop.checks import shown
 
 
 @runtime_checkable
@@ -24,15 +24,6 @@ class Prunes(Protocol):
     def mean(self) -> dict[str, Tensor]: ...
 
     def keep_mask(self, threshold: float = ...) -> dict[str, Tensor]: ...
-
-
-THRESHOLD = 3.0
-
-
-def bound_of(guide: Any, threshold: float | None) -> float:
-    """`threshold`; if it is None, the attribute `threshold` of the guide, or 3 without one."""
-    bound = getattr(guide, "threshold", THRESHOLD) if threshold is None else threshold
-    return real(bound, "threshold", "the bound of ln alpha from which on weights are pruned")
 
 
 def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
@@ -46,16 +37,15 @@ def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, T
 
     Args:
         guide: a guide with an alpha per weight or per input unit.
-        threshold: weights with ln alpha at or above it are pruned; see `bound_of` for None.
+        threshold: weights with ln alpha at or above it are pruned; the guide's default if None.
 
     Raises:
         TypeError: the guide does not learn such an alpha.
         ValueError: `threshold` is not finite, or out of range.
     """
-    bound = bound_of(guide, threshold)
     if isinstance(guide, type) or not isinstance(guide, Prunes):
         raise TypeError(
             "pruning needs a guide that learns an alpha per weight or per input unit: use guides.LogNormalDropout, "
             f"guides.SparseDropout or guides.ARDDropout; got {shown(guide)}"
         )
-    return guide.keep_mask(bound)
+    return guide.keep_mask() if threshold is None else guide.keep_mask(threshold)

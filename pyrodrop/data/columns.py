@@ -47,7 +47,6 @@ class Columns:
         categories: the values of every column of categories, in the order of their columns of x; None is a missing value.
         targets: names of the columns of y.
         classes: the values of y in the order of the class labels; None if y are numbers.
-        ordered: whether the dtype of y declares that its classes have an order.
         wide: names of the columns of numbers that float32 would round by too much, such as times in seconds. A table (x or
             y) with such a column is float64.
         fills: the value that replaces missing ones, for every column of x.
@@ -59,7 +58,6 @@ class Columns:
     categories: Mapping[Hashable, tuple[Value | None, ...]] = field(default_factory=dict)
     targets: tuple[Hashable, ...] = ()
     classes: tuple[Value, ...] | None = None
-    ordered: bool = False
     wide: tuple[Hashable, ...] = ()
     fills: Mapping[Hashable, Value | None] = field(default_factory=dict)
     gaps: tuple[Hashable, ...] = ()
@@ -98,8 +96,6 @@ class Columns:
         names = (*self.numbers, *self.indicators)
         missing = np.isnan(numbers)
         filled = np.where(missing, np.array([self.fills[name] for name in names], np.float64), numbers)
-        if np.isnan(filled).any():
-            raise ValueError("the columns were read by an older version, which does not fill missing values; got some")
         gaps = missing[:, [names.index(name) for name in self.gaps]]
         return torch.from_numpy(np.concatenate([filled, gaps], 1)).to(self.dtype(names))
 
@@ -129,8 +125,7 @@ class Columns:
                 **names,
                 categories={name: tuple(values) for name, values in stored["categories"]},
                 classes=None if stored["classes"] is None else tuple(stored["classes"]),
-                ordered=stored.get("ordered") is True,
-                fills=dict.fromkeys((*names["numbers"], *names["indicators"]), np.nan) | dict(stored.get("fills", ())),
+                fills=dict(stored["fills"]),
             )
         except (AttributeError, TypeError, ValueError, KeyError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
@@ -153,8 +148,7 @@ def read_frame(
         )
     classes = _classes_of(df, targets, named)
     columns, of_x = _inputs(df, inputs, [label for label in named if label in inputs], rows, "df")
-    ordered = df.schema[targets[0]] == nw.Enum  # type: ignore[index]
-    columns = replace(columns, targets=tuple(targets), classes=classes, ordered=ordered)
+    columns = replace(columns, targets=tuple(targets), classes=classes)
     if classes is not None:
         return columns, of_x, None
     y = torch.from_numpy(_numbers_of(df, targets, "df")[slice(None) if rows is None else rows])

@@ -166,12 +166,6 @@ class Dataset:
             raise TypeError("like needs the columns of a frame, which a data set of Dataset.from_frame has; got arrays")
         return self._of_frame(df, self.columns, self.inputs, self.targets)
 
-    def x_of(self, df: Any) -> Tensor:
-        """The inputs ``[N, D]`` of another frame, found and converted as by `like`, whose errors it has."""
-        if self.columns is None:
-            raise TypeError("x_of needs the columns of a frame, which a data set of Dataset.from_frame has; got arrays")
-        return self.columns.x(df)
-
     @classmethod
     def _of_frame(cls, df: Any, columns: Columns, inputs: Standardize | None, targets: Standardize | None) -> Dataset:
         dataset = cls(columns.x(df), columns.y(df), inputs=inputs, targets=targets)

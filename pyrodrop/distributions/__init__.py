@@ -7,7 +7,6 @@ from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
-from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
 
@@ -22,7 +21,6 @@ __all__ = [
     "MultiplicativeNormal",
     "NoiseForm",
     "PooledNormal",
-    "Pushforward",
     "RelaxedBernoulliMixture",
     "WeightDistribution",
 ]

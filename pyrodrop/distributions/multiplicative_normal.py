@@ -184,13 +184,13 @@ class CorrelatedNormal(WeightDistribution):
 
     @property
     def variance(self) -> Tensor:
-        return self.over_units(self.log_alpha.exp().expand(self.noise_shape)) * self.loc**2
+        return self.over_units(self.log_alpha.exp().expand(self.noise_shape)) * self.mean**2
 
     @property
     def noise_form(self) -> NoiseForm:
         if self.columns:
             return NoiseForm(lambda: self.loc, self._scales)
-        return NoiseForm(lambda: self.loc, variance=lambda: self.variance)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:

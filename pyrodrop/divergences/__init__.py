@@ -1,7 +1,7 @@
 """KL divergences of posteriors from priors, each with a `Convention` that describes how accurate it is."""
 
 from pyrodrop.checks import public
-from pyrodrop.divergences import gaussian, log_uniform, pushforward
+from pyrodrop.divergences import gaussian, log_uniform
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
 from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import (
@@ -29,7 +29,6 @@ __all__ = [
     "log_uniform",
     "log_uniform_kl",
     "pair",
-    "pushforward",
     "refuse",
     "worst",
 ]

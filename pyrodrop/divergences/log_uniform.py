@@ -22,7 +22,6 @@ from pyrodrop.distributions import (
     LogUniform,
     LowRankNormal,
     MultiplicativeNormal,
-    PooledNormal,
 )
 from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
 from pyrodrop.divergences.table import Convention, pair, refuse
@@ -64,14 +63,8 @@ def _log_alpha(loc: Tensor, variance: Tensor) -> Tensor:
     return variance.log() - torch.log(loc**2 + torch.finfo(loc.dtype).tiny)
 
 
-def _no_density(q: CorrelatedNormal, p: Distribution) -> str | None:
-    if isinstance(p, LogUniform):
-        return None
-    return (
-        "type A has no density over weights; use priors.LogUniform, for which the KL divergence is that of the scales, "
-        "or use type B"
-    )
-
-
-refuse(CorrelatedNormal, Distribution, _no_density)
-refuse(CorrelatedNormal, PooledNormal, _no_density)
+_NO_DENSITY = (
+    "type A has no density over weights; use priors.LogUniform, for which the KL divergence is that of the scales, "
+    "or use type B"
+)
+refuse(CorrelatedNormal, Distribution, lambda q, p: None if isinstance(p, LogUniform) else _NO_DENSITY)

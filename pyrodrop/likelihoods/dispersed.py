@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.checks import flag, shown, variance
-from pyrodrop.likelihoods.likelihood import Likelihood, in_words, is_one, of_columns, start_at
+from pyrodrop.likelihoods.likelihood import Likelihood, in_words, of_columns, start_at
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Sequence[float] | Literal["network"] | None
@@ -96,16 +96,14 @@ class Dispersed(Likelihood):
         first, second = output.chunk(2, -1)
         return first, second
 
-    @property
-    def unknown(self) -> str:
-        return self.parameter if self.estimated and is_one(getattr(self, self.parameter)) else ""
-
     def start(self, y: Tensor) -> None:
-        if self.unknown:
-            start_at(self, self.parameter, self.estimates(y))
-        elif self.learned:
-            number: Tensor = getattr(self, self.parameter).detach()
-            if number.dim() == 0 and y.dim() == 2 and y.shape[1] > 1:
+        if not self.learned:
+            return
+        number: Tensor = getattr(self, self.parameter).detach()
+        if number.dim() == 0:
+            if self.estimated and float(number) == 1.0:  # it still has its value from construction
+                start_at(self, self.parameter, self.estimates(y))
+            elif y.dim() == 2 and y.shape[1] > 1:
                 setattr(self, self.parameter, number.expand(y.shape[1]))
 
     def estimates(self, y: Tensor) -> Tensor:

@@ -51,11 +51,6 @@ class Likelihood(Part, LocalModule):
     def start(self, y: Tensor) -> None:
         """Initialise learned parameters from the observations of the training data, before the first step."""
 
-    @property
-    def unknown(self) -> str:
-        """Name of a parameter that has neither been trained nor initialised by `start`; empty if there is none."""
-        return ""
-
     def anew(self) -> Likelihood:
         """This likelihood as it was made, before training; itself if it has no parameters, or is of a class of yours."""
         trained = next(self.parameters(), None)
@@ -68,11 +63,7 @@ class Likelihood(Part, LocalModule):
         """The standardisation that `forward` and `location` get, computed from the standardisation of the columns of y."""
         return targets
 
-    copies = 3  # peak memory of `predictive` in multiples of the outputs, including them
-
-    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        """The distribution of y given `output`, as `forward`, and f, as `location`."""
-        return self(output, targets), self.location(output, targets)
+    copies = 3  # peak memory of `forward` and `location` in multiples of the outputs, including them
 
     def as_target(self, y: Tensor) -> Tensor:
         """Convert y to the dtype that `log_prob` needs, without changing its shape.
@@ -141,11 +132,6 @@ def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
     """Set a parameter before training, unless `value` is not usable, as the estimate for equal y is."""
     if bool(_usable(value).all()):
         setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
-
-
-def is_one(parameter: Tensor) -> bool:
-    """Whether a parameter that data initialise still has its value from construction, the scalar 1."""
-    return parameter.dim() == 0 and float(parameter.detach()) == 1.0
 
 
 def in_words(parameter: Tensor) -> str:

@@ -88,7 +88,7 @@ def draw_functions(
         outputs = _outputs(model, guide, x, num_samples, device)
         outputs = outputs if widened is None else widened(outputs, x)
         likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
-        distribution, f = likelihood.predictive(outputs, targets)
+        distribution, f = likelihood(outputs, targets), likelihood.location(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed)
 
 

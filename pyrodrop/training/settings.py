@@ -15,7 +15,7 @@ from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.checks import Count, EngineName, Real, Seed, checked, real, shown
 from pyrodrop.devices import products_of_float32, resolve
-from pyrodrop.schedules import KLSchedule, LRSchedule
+from pyrodrop.schedules import cosine, linear
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 LearningRate = float | Callable[[str], float]
@@ -95,9 +95,9 @@ class Settings:
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
             )
-        for name, kind, other in (("lr_schedule", KLSchedule, "kl_weight"), ("kl_weight", LRSchedule, "lr_schedule")):
+        for name, kind, other in (("lr_schedule", linear, "kl_weight"), ("kl_weight", cosine, "lr_schedule")):
             if isinstance(value := getattr(self, name), kind):
-                raise TypeError(f"{name} must be no {kind.__name__}; got {value}: pass it as {other}")
+                raise TypeError(f"{name} must be no schedules.{kind.__name__}; got {value}: pass it as {other}")
         if not (self.lr_schedule is None or callable(self.lr_schedule)):
             raise TypeError(
                 "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "

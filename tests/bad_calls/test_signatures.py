@@ -98,13 +98,13 @@ RECORDS = {  # what functions return, and base classes
     "recipes.Recipe",
     "metrics.Uncertainty",
     "metrics.Conformal", "metrics.CalibrationCurve",
-    "models.NetworkModel", "zoo.Entry", "schedules.KLSchedule", "schedules.LRSchedule", "models.TrainedNetwork",
+    "models.NetworkModel", "zoo.Entry", "models.TrainedNetwork",
 }  # fmt: skip
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
     "data.Split.name", "data.Split.source", "x_unit", "y_unit",
     "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
-    "distributions.Pushforward", "guides.FromNoise", "guides.from_noise",
+    "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "Fit", "predict", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
     "analysis.kfold", "analysis.reloo", "analysis.gp.Start", "analysis.gp.from_model.bias_scale",

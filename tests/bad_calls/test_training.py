@@ -60,9 +60,9 @@ def at(**changed: Any) -> dict[str, Any]:
 
 SETTINGS: dict[str, Any] = {
     "optimizer must be a torch.optim class or a function": {"optimizer": "adam"},
-    "lr_schedule must be no KLSchedule": {"lr_schedule": linear(3)},
+    "lr_schedule must be no schedules.linear": {"lr_schedule": linear(3)},
     "lr_schedule must be a function .*got": {"lr_schedule": 1.0},
-    "kl_weight must be no LRSchedule": {"kl_weight": cosine(3)},
+    "kl_weight must be no schedules.cosine": {"kl_weight": cosine(3)},
     "kl_weight .*must be .*at least 0; got -1": {"kl_weight": -1.0},
     "objective must be a loss object of Pyro": {"objective": Trace_ELBO},
     "device must be one of .*got 'nosuch'": {"device": "nosuch"},

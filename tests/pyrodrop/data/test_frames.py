@@ -168,23 +168,16 @@ def test_a_fit_predicts_at_a_frame_by_its_names(tmp_path: Path) -> None:
         run.predict(shuffled.drop(columns="age"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-def test_a_file_says_all_of_its_columns(ordered: bool) -> None:
-    kinds = pd.Categorical(DF["kind"], categories=["a", "b", "c"], ordered=ordered)
+def test_a_file_says_all_of_its_columns() -> None:
+    kinds = pd.Categorical(DF["kind"], categories=["a", "b", "c"])
     columns = Dataset.from_frame(DF.assign(kind=kinds), "kind").columns
     again = Columns.of_words(json.loads(json.dumps(columns.words())), "file")  # type: ignore[union-attr]
     assert vars(again) == vars(columns)
-    assert again.ordered == ordered
 
 
-def test_columns_of_older_files_are_read_or_refused() -> None:
-    """They had no fills, so that missing values are refused; codes of categories are."""
+def test_columns_of_files_of_another_encoding_are_refused() -> None:
     data = dataset()
     assert data.columns is not None
-    older = {key: value for key, value in data.columns.words().items() if key not in ("fills", "gaps")}
-    columns = Columns.of_words({**older, "encode": "one-hot", "scaled": None}, "file")
-    assert torch.equal(columns.x(DF), data.x)
-    with pytest.raises(ValueError, match="an older version, which does not fill missing values"):
-        columns.x(DF.assign(age=np.nan))
+    stored = data.columns.words()
     with pytest.raises(ValueError, match="file is damaged: .*codes of categories, which are no longer read"):
-        Columns.of_words({**older, "encode": "codes"}, "file")
+        Columns.of_words({**stored, "encode": "codes"}, "file")

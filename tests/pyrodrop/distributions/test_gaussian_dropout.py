@@ -17,11 +17,11 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    Pushforward,
     RelaxedBernoulliMixture,
     WeightDistribution,
 )
 from pyrodrop.divergences import convention, divergence
+from pyrodrop.guides.from_noise import Pushforward
 
 pytestmark = pytest.mark.usefixtures("float64")
 DRAWS = 100_000

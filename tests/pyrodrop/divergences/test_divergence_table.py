@@ -18,10 +18,10 @@ from pyrodrop.distributions import (
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
-    Pushforward,
     RelaxedBernoulliMixture,
 )
 from pyrodrop.divergences import NoDivergence, convention, divergence, log_uniform_kl, worst
+from pyrodrop.guides.from_noise import Pushforward
 from tests.small import Heavy
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")]

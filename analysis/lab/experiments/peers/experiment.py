@@ -109,7 +109,8 @@ def run(
 def of_draws(f: Any, likelihood: Likelihood, *, joint: bool = True, targets: Standardize | None = None) -> Prediction:
     """A prediction from draws ``[S, N, outputs]`` of what a network passes to the likelihood, in the units of `targets`."""
     scales = likelihood.units(Standardize() if targets is None else targets)
-    distribution, location = likelihood.predictive(torch.as_tensor(f).clone(), scales)
+    output = torch.as_tensor(f)
+    distribution, location = likelihood(output, scales), likelihood.location(output, scales)
     return Prediction(location, per_row(distribution, 2), joint=joint)
 
 

@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pyrodrop.checks import Inputs, num_rows
 from pyrodrop.compression import compress
-from pyrodrop.compression.kept import bound_of
 from pyrodrop.compression.plain import examples, plain_network
 from pyrodrop.distributions import CutNormal
+from pyrodrop.zoo.trained import THRESHOLD
 
 
 def compression_report(fit: Any, x: Inputs | None = None) -> CompressionReport:
@@ -27,7 +27,7 @@ def compression_report(fit: Any, x: Inputs | None = None) -> CompressionReport:
     rows = examples(model, x)
     dense = plain_network(model, uncut_weights(fit.guide), rows)
     small = compress(fit.model, fit.guide, x=rows)
-    return CompressionReport(measured(dense, rows), measured(small, rows), bound_of(fit.guide, None))
+    return CompressionReport(measured(dense, rows), measured(small, rows), getattr(fit.guide, "threshold", THRESHOLD))
 
 
 @dataclass(frozen=True)
