@@ -30,15 +30,8 @@ rows, the noise precision tau in raw units of y; start and prior are those of th
 
 `rotated-digit/...`: the rotated digit of Gal & Ghahramani (2016), section 5.2 and figure 4, with dropout 0.5 after ip1, the
 first dense layer of Caffe's LeNet; other posteriors of the same network have their own priors, and Adam, which the scales of
-a posterior need. `cnn/...`: Bayesian Convolutional Neural Networks with Bernoulli Approximate Variational Inference,
-https://arxiv.org/abs/1506.02158, its figure of LeNet on MNIST: dropout 0.5 after conv1, conv2 and ip1, after ip1 alone, and
-none; 50 draws. Caffe's solver with 10,000 iterations, as for Caffe's own LeNet; the papers used a million and 10 million.
-Grey values are x / 255 here and x / 256 there. The paper on LeNet draws a mask for every element that a convolution returns,
-before pooling, so a kernel is dropped at some places of an image and not at others; that is no distribution of one weight
-(docs/what-mc-dropout-needs.md). Here a mask is of a whole map, for all places (`torch.nn.Dropout2d` after conv1), and after
-conv2 of an element after pooling (`torch.nn.Dropout`). Max pooling commutes with these masks, but not with the paper's masks
-z_i of elements before pooling: E max_i z_i a_i / keep >= max_i a_i for a_i >= 0. There, a network with the mean weights does
-not compute this mean, and may err more than here.
+a posterior need. Caffe's solver with 10,000 iterations, as for Caffe's own LeNet; the paper used a million. Grey values are
+x / 255 here and x / 256 there.
 
 `sparse/...`, `ard/...`, `log-normal/...`: sparse networks on MNIST, LeNet-300-100 and LeNet-5.
 
@@ -96,7 +89,7 @@ from pyrodrop.models import MLP, NetworkModel, from_module
 from pyrodrop.priors import Prior
 from pyrodrop.zoo import networks
 from pyrodrop.zoo.entry import Entry
-from pyrodrop.zoo.networks import KEEP, late, learning_rate, stairs, straight
+from pyrodrop.zoo.networks import DROPPED, KEEP, late, learning_rate, stairs, straight
 
 STEPS, PAPER_STEPS = 10_000, 1_000_000  # of a LeNet here, and in the paper on the rotated digit
 TABLE_1_BATCH, EPOCHS = 1000, 200  # of Kingma et al., table 1 and figure 1a
@@ -309,11 +302,9 @@ UCI = [
 
 # --- LeNet-5 on MNIST ------------------------------------------------------------------------------------------------
 
-DROPPED = "ip2.weight"  # the weight after the dropout layer of the rotated digit
 RATES = {"ip2.*": 1 - KEEP, "*": 0.0}
 _SOFT = {"ip2.*": 1 - KEEP, "*": 0.02}  # for posteriors with noise in every weight
-_lenet = partial(Entry, data="mnist/images")
-_rotated = partial(_lenet, purpose="uncertainty at images unlike the data")
+_rotated = partial(Entry, data="mnist/images", purpose="uncertainty at images unlike the data")
 _adam = partial(_local, steps=STEPS, batch_size=64, lr=1e-3)
 # A pruning posterior prunes everything under the full weight of the KL divergence from the start.
 _warmed_up, _one_draw = partial(_adam, kl_weight=schedules.linear(5)), partial(_adam, estimator="shared")
@@ -348,35 +339,17 @@ _COMPARED: dict[str, tuple[str, Callable[..., Any], Callable[[], Prior] | None, 
         None, _one_draw,
     ),
 }  # fmt: skip
-_LENETS = {  # where dropout is, the weights after it, and a difference from the paper
-    "lenet-all": (
-        "MC dropout .5 after every layer", ("conv2.weight", "ip1.weight", DROPPED),
-        "; a mask after conv1 is of a whole map, in the paper of an element",
-    ),
-    "lenet-ip": ("MC dropout .5 behind the first dense layer", (DROPPED,), ""),
-    "lenet-none": ("no dropout", (), ""),
-}  # fmt: skip
 
 
-def _caffe(data: Dataset, *, dropped: tuple[str, ...]) -> dict[str, Any]:
+def _caffe(data: Dataset) -> dict[str, Any]:
     """Caffe's solver: momentum SGD with the policy ``inv``."""
     return {
         "steps": STEPS,
         "batch_size": 64,
-        "lr": partial(learning_rate, scale=float(len(data)), lr=0.01, keep=KEEP, dropped=dropped),
+        "lr": partial(learning_rate, scale=float(len(data)), lr=0.01, keep=KEEP, dropped=(DROPPED,)),
         "optimizer": partial(torch.optim.SGD, momentum=0.9),
         "estimator": "local",
         "lr_schedule": partial(networks.inverse_decay, gamma=1e-4, power=0.75),
-    }
-
-
-def _of_caffe(dropped: tuple[str, ...]) -> dict[str, Any]:
-    """Model, guide and training of Caffe's LeNet with dropout before these weights."""
-    rates = {**dict.fromkeys(dropped, 1 - KEEP), "*": 0.0}
-    return {
-        "model": partial(networks.caffe_lenet, dropped=dropped),
-        "guide": partial(BernoulliDropout, drop_rate=rates) if dropped else guides.Point,
-        "training": partial(_caffe, dropped=dropped),
     }
 
 
@@ -386,7 +359,9 @@ LENET = [
         name="rotated-digit/bernoulli",
         summary="MC dropout .5 behind the first dense layer on MNIST, LeNet-5, 10,000 SGD steps",
         source=_FOURTH,
-        **_of_caffe((DROPPED,)),
+        model=networks.caffe_lenet,
+        guide=partial(BernoulliDropout, drop_rate=RATES),
+        training=_caffe,
     ),
     *(
         _rotated(
@@ -398,17 +373,6 @@ LENET = [
             training=training,
         )
         for name, (what, guide, prior, training) in _COMPARED.items()
-    ),
-    *(
-        _lenet(
-            name=f"cnn/{name}",
-            summary=f"{where} on MNIST, LeNet-5, 10,000 SGD steps (the paper: 10 million)",
-            source=f"Gal & Ghahramani (2015), Bayesian convolutional neural networks, LeNet on MNIST{differs}",
-            purpose="classification of digits",
-            draws=50,
-            **_of_caffe(dropped),
-        )
-        for name, (where, dropped, differs) in _LENETS.items()
     ),
 ]
 

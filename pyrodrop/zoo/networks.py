@@ -42,7 +42,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.zoo.sources import CHARACTERS
 
 FLAT = 1e6  # scale of a prior that represents no weight decay
-DECAY, KEEP = 5e-4, 0.5  # of Caffe's LeNet
+DECAY, KEEP, DROPPED = 5e-4, 0.5, "ip2.weight"  # of Caffe's LeNet, and its weight after the dropout layer
 MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
 
 
@@ -153,12 +153,12 @@ def series(data: Dataset, *, widths: Sequence[int], activation: str, gain: float
     return model
 
 
-def caffe_lenet(data: Dataset, *, dropped: Sequence[str]) -> NetworkModel:
-    """Caffe's LeNet with its weight decay as prior; `dropped` are the weights after a dropout layer."""
-    prior = {**dict.fromkeys(dropped, decay_prior(DECAY, KEEP, len(data))), "*": decay_prior(DECAY, 1.0, len(data))}
-    biases = decay_prior(DECAY, 1.0, len(data))
-    model = LeNet5(prior=prior, likelihood=likelihoods.Categorical(), bias_prior=biases, seed=None)
-    return xavier(model, dict.fromkeys(dropped, KEEP))
+def caffe_lenet(data: Dataset) -> NetworkModel:
+    """Caffe's LeNet with its weight decay as prior."""
+    whole = decay_prior(DECAY, 1.0, len(data))
+    prior = {DROPPED: decay_prior(DECAY, KEEP, len(data)), "*": whole}
+    model = LeNet5(prior=prior, likelihood=likelihoods.Categorical(), bias_prior=whole, seed=None)
+    return xavier(model, {DROPPED: KEEP})
 
 
 def lenet(data: Dataset, *, prior: Callable[[], Prior] | None) -> NetworkModel:
