@@ -1,7 +1,7 @@
 """Compression of a posterior to a smaller network, a plain PyTorch module.
 
-kept      which weights are kept             units     follows units, folds constant ones, removes unused ones
-plain     a network with given weights       compress  what users call: `Fit.compress`
+plain     a network with given weights       units     follows units, folds constant ones, removes unused ones
+compress  which weights are kept; what users call: `Fit.compress`
 """
 
 from pyrodrop.checks import public

@@ -1,15 +1,21 @@
-"""Compression of a trained model and guide."""
+"""Compression of a trained model and guide: weights with a large noise variance alpha are set to 0, units without use go.
+
+    w_j = E_q[w_j] [ln alpha_j < threshold],   alpha_j = Var[w_j] / E[w_j]^2, of the weight or of its input unit
+
+Molchanov, Ashukha & Vetrov (2017), arXiv:1701.05369, section 4: at threshold 3, alpha is 20, which corresponds to a binary
+drop rate of .95. A guide may have another default: `guides.LogNormalDropout` has 0, a signal-to-noise ratio of 1.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, runtime_checkable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from pyrodrop.checks import Flag, Inputs, checked
-from pyrodrop.compression.kept import kept_weights
+from pyrodrop.checks import Flag, Inputs, checked, shown
 from pyrodrop.compression.plain import check_model, examples, plain_network
 from pyrodrop.compression.units import without_unused_units
 from pyrodrop.threads import exclusive
@@ -64,3 +70,37 @@ def compress(
 def _on_cpu(model: Any) -> Any:
     """The model itself if it is on the CPU, otherwise a copy on the CPU."""
     return model if all(p.device.type == "cpu" for p in model.parameters()) else copy.deepcopy(model).cpu()
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """A guide with posterior means and a mask of the weights to keep."""
+
+    def mean(self) -> dict[str, Tensor]: ...
+
+    def keep_mask(self, threshold: float = ...) -> dict[str, Tensor]: ...
+
+
+def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
+    """The posterior mean of every weight, by site name, with pruned weights set to 0; see `keep_mask`."""
+    mask = keep_mask(guide, threshold)
+    return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
+
+
+def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
+    """Boolean masks of the weights to keep, by site name.
+
+    Args:
+        guide: a guide with an alpha per weight or per input unit.
+        threshold: weights with ln alpha at or above it are pruned; the guide's default if None.
+
+    Raises:
+        TypeError: the guide does not learn such an alpha.
+        ValueError: `threshold` is not finite, or out of range.
+    """
+    if isinstance(guide, type) or not isinstance(guide, Prunes):
+        raise TypeError(
+            "pruning needs a guide that learns an alpha per weight or per input unit: use guides.LogNormalDropout, "
+            f"guides.SparseDropout or guides.ARDDropout; got {shown(guide)}"
+        )
+    return guide.keep_mask() if threshold is None else guide.keep_mask(threshold)

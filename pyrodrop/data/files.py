@@ -21,7 +21,6 @@ import gzip
 import hashlib
 import io
 import os
-import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,12 +57,11 @@ with (_FOLDER / "files.csv").open(encoding="utf-8") as _table:
     FILES = {row.pop("name"): File(**row) for row in csv.DictReader(_table)}
 
 
-def numbers(name: str, *, used: Sequence[int] | None = None, progress: bool = False) -> Tensor:
+def numbers(name: str, *, used: Sequence[int] | None = None) -> Tensor:
     """The numbers of one of `FILES`: float64, or bytes of MNIST.
 
     Args:
         used: the columns of a table to read; all if None.
-        progress: whether to show a progress bar on a terminal during a download.
 
     Raises:
         ValueError: the file has the wrong content.
@@ -71,7 +69,7 @@ def numbers(name: str, *, used: Sequence[int] | None = None, progress: bool = Fa
         ConnectionError: the file cannot be downloaded.
     """
     file = FILES[name]
-    path = located(file, f"the published file of {name}", progress)
+    path = located(file, f"the published file of {name}")
     if path.suffix == ".h5":  # which pooch has checked
         with extras():
             import h5py
@@ -97,7 +95,7 @@ def numbers(name: str, *, used: Sequence[int] | None = None, progress: bool = Fa
     return torch.from_numpy(np.loadtxt(io.BytesIO(content), delimiter=comma, skiprows=skipped, usecols=used, ndmin=2))
 
 
-def located(file: File, what: str, progress: bool = False) -> Path:
+def located(file: File, what: str) -> Path:
     """The path of a file in this package, in the folder PYRODROP_DATA, or in the cache, where it is downloaded if missing.
 
     Args:
@@ -121,10 +119,10 @@ def located(file: File, what: str, progress: bool = False) -> Path:
     if file.published:  # another form of the file
         path = path.with_name(f"{path.name.partition('.')[0]}.{file.url.rpartition('.')[2]}")
     offline = f"put it at {path} yourself, or at {file.place} in a folder and set PYRODROP_DATA to that folder"
-    return download(file.url, path, file.published or file.sha256, what, offline, progress)
+    return download(file.url, path, file.published or file.sha256, what, offline)
 
 
-def download(url: str, path: Path, known_hash: str, what: str, offline: str, progress: bool = False) -> Path:
+def download(url: str, path: Path, known_hash: str, what: str, offline: str) -> Path:
     """The path of a file in the cache, which is downloaded if it is missing or has another hash.
 
     Args:
@@ -140,7 +138,7 @@ def download(url: str, path: Path, known_hash: str, what: str, offline: str, pro
         path.parent, "", registry={path.name: known_hash}, urls={path.name: url}, retry_if_failed=_RETRIES
     )
     try:
-        return Path(files.fetch(path.name, progressbar=progress and sys.stderr.isatty()))
+        return Path(files.fetch(path.name))
     except OSError as error:
         raise ConnectionError(
             f"{what} could not be downloaded from {url} ({error}); alternatively, {offline}"

@@ -103,7 +103,6 @@ def line(n: Annotated[int, Count("the number of examples")], seed: Seed = 0) -> 
 def mnist(
     *,
     flat: Annotated[bool, Flag("whether images are flattened")] = True,
-    progress: Annotated[bool, Flag("whether to show a progress bar")] = True,
 ) -> Split:
     """MNIST: grey values x in [0, 1], float32, ``[N, 784]`` or ``[N, 1, 28, 28]``, and digits y, int64, ``[N]``.
 
@@ -111,16 +110,15 @@ def mnist(
 
     Args:
         flat: whether images are flattened to ``[N, 784]``.
-        progress: whether to show a progress bar on a terminal during downloads.
 
     Raises:
         FileNotFoundError, ConnectionError, ValueError: as `uci`.
-        TypeError: an argument is neither True nor False.
+        TypeError: `flat` is neither True nor False.
     """
     parts = []
     for stem in ("train", "t10k"):
-        images = numbers(f"{stem}-images-idx3-ubyte", progress=progress).float().div_(255)
-        labels = numbers(f"{stem}-labels-idx1-ubyte", progress=progress).long()
+        images = numbers(f"{stem}-images-idx3-ubyte").float().div_(255)
+        labels = numbers(f"{stem}-labels-idx1-ubyte").long()
         x = images.flatten(1) if flat else images[:, None]
         parts.append(Dataset(x, labels, inputs=Standardize(), targets=Standardize()))
     source = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"

@@ -2,12 +2,11 @@
 
 from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.distributions.log_uniform import LogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
 from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.distributions.unsampled import LogUniform, PooledNormal
 from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
 
 __all__ = [

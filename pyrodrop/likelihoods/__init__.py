@@ -3,9 +3,8 @@
 from pyrodrop.checks import public
 from pyrodrop.likelihoods.classes import Bernoulli, Categorical
 from pyrodrop.likelihoods.counts import NegativeBinomial, Poisson
-from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, StudentT
+from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian, HeteroscedasticLogNormal, StudentT
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.positive import HeteroscedasticLogNormal
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 
 __all__ = [

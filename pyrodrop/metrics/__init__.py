@@ -1,18 +1,22 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
-Scores of real observations are in `regression`; scores of class labels in `classification`. `uncertainty` splits uncertainty
-into aleatoric and epistemic. `conformal` makes intervals and sets with guaranteed coverage.
+Scores of real observations are in `regression`; scores of class labels, and their uncertainty, in `classification`.
+`conformal` makes intervals and sets with guaranteed coverage.
 """
 
 from pyrodrop.checks import public
 from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
+    Uncertainty,
     accuracy,
     brier,
     calibration_curve,
     classification_scores,
     ece,
+    entropy_split,
+    mutual_information,
+    predictive_entropy,
 )
 from pyrodrop.metrics.conformal import Conformal, conformal
 from pyrodrop.metrics.regression import (
@@ -21,12 +25,6 @@ from pyrodrop.metrics.regression import (
     pit,
     regression_scores,
     rmse,
-)
-from pyrodrop.metrics.uncertainty import (
-    Uncertainty,
-    entropy_split,
-    mutual_information,
-    predictive_entropy,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Scores of class probabilities, and their calibration.
+"""Scores of class probabilities, their calibration, and the parts of their uncertainty.
 
     accuracy      fraction of examples with y_n = argmax_c p_nc
     log density   mean_n ln p_n(y_n), minus the negative log likelihood
@@ -12,6 +12,16 @@ Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/0162145060
 The bins B_b of the confidence are of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks,
 arXiv:1706.04599, eq. 3). The ECE is biased: that of a perfectly calibrated classifier is about
 sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where v_b is the mean of conf (1 - conf) in the bin; it decreases as 1 / sqrt(N).
+
+Uncertainty is aleatoric, from observation noise, and epistemic, about the function:
+
+    H[y]    = mean_t H[y | f_t]       +  I[y; f]
+    total   = aleatoric               +  epistemic
+
+The mutual information I is the expected information that an observation of y gives about the function (BALD; Houlsby et al.
+2011, Bayesian Active Learning for Classification and Preference Learning, arXiv:1112.5745, eq. 2). The decomposition:
+Depeweg et al. (2018), Decomposition of Uncertainty in Bayesian Deep Learning, arXiv:1710.07283. Entropies are in nats, from
+0 to ln C.
 """
 
 from __future__ import annotations
@@ -24,8 +34,7 @@ from torch import Tensor
 
 from pyrodrop.arrays import tensor_of
 from pyrodrop.checks import Count, checked
-from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
-from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
+from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities, mean_over_draws
 from pyrodrop.prediction.prediction import Prediction
 
 
@@ -98,6 +107,52 @@ def calibration_curve(
 def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
     """Expected calibration error, from 0 to 1, with bins of equal width; see `calibration_curve` for the arguments."""
     return calibration_curve(predicted, y, bins).error
+
+
+class Uncertainty(NamedTuple):
+    """Total uncertainty and its two parts: total = aleatoric + epistemic.
+
+    Attributes:
+        total: uncertainty of y, ``[N]`` or ``[N, ...]``.
+        aleatoric: expected uncertainty of y given the function, of the same shape.
+        epistemic: uncertainty about y that is due to uncertainty about the function, of the same shape.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+def predictive_entropy(predicted: Predicted) -> Tensor:
+    """H[y], the entropy of the class probabilities averaged over samples, in nats: ``[N]``."""
+    return _entropy(class_probabilities(predicted))
+
+
+def mutual_information(predicted: Predicted) -> Tensor:
+    """I[y; f] = H[y] - mean_t H[y | f_t] in nats, between 0 and min(ln C, ln T): ``[N]``."""
+    return entropy_split(predicted).epistemic
+
+
+def entropy_split(predicted: Predicted) -> Uncertainty:
+    """Split the entropy of a class label into two parts, each ``[N]``, in nats.
+
+    Args:
+        predicted: a `Prediction`, or class probabilities ``[T, N, C]`` for T samples.
+
+    Raises:
+        ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
+    """
+    if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
+        raise ValueError(
+            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got "
+            f"probabilities of shape {tuple(p.shape)}, which are already averaged"
+        )
+    total, aleatoric = predictive_entropy(predicted), mean_over_draws(predicted, _entropy)
+    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # below 0 only by rounding
+
+
+def _entropy(p: Tensor) -> Tensor:
+    return torch.special.entr(p).sum(-1)
 
 
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:

@@ -12,9 +12,9 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from pyrodrop.checks import instance, one_of
-from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.distributions.unsampled import Group, PooledNormal, units_of
 from pyrodrop.priors.prior import Prior
 
 

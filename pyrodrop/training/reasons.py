@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compression.kept import Prunes
+from pyrodrop.compression.compress import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.exact_last_layer import ExactLastLayer

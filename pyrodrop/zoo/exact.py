@@ -87,7 +87,7 @@ def _foong() -> tuple[Dataset, Dataset]:
 
 def _digits() -> tuple[Dataset, Dataset]:
     """The first digits of both parts, averaged over squares of 4 x 4 pixels: ``[N, 49]``."""
-    train, test = _parts(lambda: mnist(flat=False, progress=False))
+    train, test = _parts(lambda: mnist(flat=False))
     subsets = train.first(DIGITS), test.first(TEST_DIGITS)
     first, judged = (Dataset(F.avg_pool2d(subset.x, 28 // SIDE).flatten(1), subset.y) for subset in subsets)
     return first, judged

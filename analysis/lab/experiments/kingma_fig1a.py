@@ -67,7 +67,7 @@ def run(
     for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths), "digits": digits}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    mnist(progress=not job.quiet)  # raises for missing or broken files before training
+    mnist()  # raises for missing or broken files before training
     settings = {"epochs": epochs, "seeds": seeds, "seed": job.seed, "digits": digits}
     cells = {f"{method}-{width}": (method, width) for width in widths for method in chosen}
 
@@ -103,7 +103,7 @@ def _measure(
     progress: bool | None,
 ) -> dict[str, Any]:
     """The result of one cell."""
-    (method, width), split = cells[name], mnist(progress=False)
+    (method, width), split = cells[name], mnist()
     data = split.train.first(settings["digits"])
     models, posteriors = [], []
     for number in range(settings["seeds"]):

@@ -73,7 +73,7 @@ def run(
     """
     with Experiment.begin("kingma-table1", out, job, {"preset": preset}) as experiment:
         name, digits, draws, by_example = PRESETS[preset]
-        data = mnist(progress=not job.quiet).train.first(digits)
+        data = mnist().train.first(digits)
         per_epoch = -(-digits // BATCH)
         measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
         seconds: dict[str, float] = {}

@@ -95,7 +95,7 @@ def test_inducing_points_agree_with_exact_inference() -> None:
 @pytest.mark.slow
 def test_networks_prior_classifies_digits(data_folder: Path) -> None:
     """MNIST, 600 digits for training: the prior of a 784-200-200-10 ReLU network with dropout, nothing learned."""
-    digits = data.mnist(progress=False)
+    digits = data.mnist()
     train, test = (Dataset(p.x[:n], p.y[:n], inputs=p.inputs) for p, n in ((digits.train, 600), (digits.test, 500)))
     model = models.MLP(
         [784, 200, 200, 10],

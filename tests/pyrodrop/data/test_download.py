@@ -100,7 +100,7 @@ def test_what_cannot_be_downloaded_says_from_where_and_how_to_do_without(
 
 LOADERS = {
     "uci": (lambda: data.uci("yacht"), "data.txt"),
-    "mnist": (lambda: data.mnist(progress=False), "images.gz"),
+    "mnist": (lambda: data.mnist(), "images.gz"),
     "gal2016": (lambda: data.gal2016("co2"), "series.h5"),
     "foong2020": (data.foong2020, "origin.txt"),
 }
@@ -135,7 +135,7 @@ def test_mnist_is_read_from_its_files(server: Server, monkeypatch: pytest.Monkey
             published=f"md5:{hashlib.md5(packed).hexdigest()}",
         )  # fmt: skip
         monkeypatch.setitem(FILES, name, file)
-    split = data.mnist(progress=False)
+    split = data.mnist()
     assert split.train.x.shape == (2, 784)
     assert split.test.y.tolist() == [7, 2]
     assert (split.test.x * 255).round().byte().numpy().tobytes() == CONTENT[: 2 * 784]

@@ -90,7 +90,7 @@ def run(
     if not 0 < turn <= 360:
         raise ValueError(f"turn is the largest angle in degrees and must lie in (0, 360]; got {turn}")
     known(guide, GUIDES, "posterior of the rotated digit")
-    split = mnist(flat=False, progress=not job.quiet)
+    split = mnist(flat=False)
     steps = None if steps is None else checks.count(steps, "steps", "the number of gradient steps")
     ones = split.test.x[split.test.y == DIGIT]
     if not 0 <= digit < len(ones):

@@ -26,7 +26,7 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.json_files import read_record, write_json
 from pyrodrop.analysis.reports.terminal import text_table
-from pyrodrop.compression.kept import keep_mask, kept_weights
+from pyrodrop.compression.compress import keep_mask, kept_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
 from pyrodrop.training.checkpoint import Checkpoint
@@ -86,7 +86,7 @@ def run(
     entry = zoo.entry(f"{method}/{net}-{recipe}")
     digits = checks.count(digits, "digits", "the number of training digits")
     epochs = None if epochs is None else checks.count(epochs, "epochs", "the number of epochs")
-    data = mnist(flat=net == "lenet-300-100", progress=not job.quiet)
+    data = mnist(flat=net == "lenet-300-100")
     about: dict[str, Any] = {"net": net, "method": method, "recipe": recipe, "epochs": epochs, "digits": digits}
     with Experiment.begin("sparse", out, job, about) as experiment:
         folder = experiment.folder
