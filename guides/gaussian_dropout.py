@@ -75,16 +75,10 @@ class GaussianDropout(Guide):
         if drop_rate is not None:
             rates = by_name(drop_rate, self.sites, "drop_rate")
             alphas: dict[str, Any] = {name: alpha_of_rate(rate, name) for name, rate in rates.items()}
-            zero = [name for name, value in alphas.items() if value == 0]
-            if zero:
-                raise ValueError(
-                    "drop_rate of Gaussian dropout must be above 0, since its noise would have no variance; got 0 for "
-                    f"{zero[0]!r}"
-                )
         else:
             assert alpha is not None
             alphas = by_name(alpha, self.sites, "alpha")
-        what = "the variance of multiplicative noise"
+        what = "the variance of multiplicative noise, rate / (1 - rate) of a drop rate,"
         logs = [math.log(variance(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
         self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))
         self.loc: ParameterTree = ParameterTree(model.weight_sites())

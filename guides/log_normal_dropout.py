@@ -133,8 +133,8 @@ class CorrelatedLogNormal(CorrelatedNormal):
         event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
-        self.noise_loc: Tensor = _projected(noise_loc, LOW, HIGH)
-        self.noise_log_scale: Tensor = _projected(noise_log_scale, *_LOG_SCALES)
+        self.noise_loc: Tensor = _Projection.apply(noise_loc, LOW, HIGH)  # type: ignore[no-untyped-call]
+        self.noise_log_scale: Tensor = _Projection.apply(noise_log_scale, *_LOG_SCALES)  # type: ignore[no-untyped-call]
         WeightDistribution.__init__(self, loc, event_dim=event_dim, per="input", units=units)
 
     @property
@@ -226,10 +226,6 @@ class _Projection(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         passes = ((x <= ctx.high) | (grad > 0)) & ((x >= ctx.low) | (grad < 0))
         return torch.where(passes, grad, 0.0), None, None
-
-
-def _projected(x: Tensor, low: float, high: float) -> Tensor:
-    return _Projection.apply(x, low, high)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _density(x: Tensor) -> Tensor:

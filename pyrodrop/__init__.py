@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyrodrop.prediction.predict import predict as predict
     from pyrodrop.prediction.prediction import Prediction as Prediction
     from pyrodrop.reading.last_layer import last_layer as last_layer
+    from pyrodrop.reading.read import Reading as Reading
     from pyrodrop.reading.read import read as read
-    from pyrodrop.reading.reading import Reading as Reading
     from pyrodrop.sampling.potential import Potential as Potential
     from pyrodrop.sampling.potential import potential as potential
     from pyrodrop.sampling.sample import sample as sample

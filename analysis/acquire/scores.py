@@ -21,7 +21,7 @@ from pyrodrop.analysis.acquire.draws import Classes, blocks, draws_of
 from pyrodrop.analysis.acquire.mixture_entropy import mixture_entropy
 from pyrodrop.arrays import tensor_of
 from pyrodrop.metrics import mutual_information, predictive_entropy
-from pyrodrop.metrics.classes import class_probabilities
+from pyrodrop.metrics.classification import class_probabilities
 from pyrodrop.prediction.prediction import Prediction
 
 

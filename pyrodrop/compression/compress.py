@@ -61,15 +61,10 @@ def compress(
         torch.Size([5, 1])
     """
     check_model(model)
-    model = _on_cpu(model)
+    model = model if all(p.device.type == "cpu" for p in model.parameters()) else copy.deepcopy(model).cpu()
     rows = examples(model, x)
     network = plain_network(model, kept_weights(guide, threshold), rows)
     return without_unused_units(network, rows) if structured else network
-
-
-def _on_cpu(model: Any) -> Any:
-    """The model itself if it is on the CPU, otherwise a copy on the CPU."""
-    return model if all(p.device.type == "cpu" for p in model.parameters()) else copy.deepcopy(model).cpu()
 
 
 @runtime_checkable

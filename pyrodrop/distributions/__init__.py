@@ -4,10 +4,9 @@ from pyrodrop.checks import public
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import CorrelatedNormal, CutNormal, MultiplicativeNormal
-from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.unsampled import LogUniform, PooledNormal
-from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
+from pyrodrop.distributions.weight import ConstantLeftOut, NoiseForm, WeightDistribution
 
 __all__ = [
     "BernoulliMixture",

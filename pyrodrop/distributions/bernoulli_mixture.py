@@ -11,9 +11,8 @@ from torch.distributions.utils import lazy_property
 
 from pyrodrop.checks import real, scale
 from pyrodrop.distributions.coins import check_drop_rate, coins
-from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Per, Size, WeightDistribution, check_broadcast
+from pyrodrop.distributions.weight import NoiseForm, Per, Size, WeightDistribution, check_broadcast
 
 
 class BernoulliMixture(WeightDistribution):

@@ -6,8 +6,7 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
-from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.weight import Size, WeightDistribution
+from pyrodrop.distributions.weight import NoiseForm, Size, WeightDistribution
 
 
 class LowRankNormal(WeightDistribution):

@@ -26,9 +26,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_broadcast
+from pyrodrop.distributions.weight import ConstantLeftOut, NoiseForm, Size, WeightDistribution, check_broadcast
 
 
 class MultiplicativeNormal(WeightDistribution):

@@ -3,7 +3,7 @@
 from pyrodrop.checks import public
 from pyrodrop.divergences import gaussian, log_uniform
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED
-from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
+from pyrodrop.divergences.log_uniform import log_uniform_kl
 from pyrodrop.divergences.table import (
     EXACT,
     POINT,

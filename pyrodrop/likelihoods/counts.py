@@ -15,7 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.likelihoods import precise
-from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
+from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, halves, log_mean
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -81,7 +81,7 @@ class NegativeBinomial(Dispersed):
         return precise.NegativeBinomial((1 / parameter).expand_as(log_m), logits=log_m + parameter.log())
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        return log_mean(self._halves(output)[0] if self.by_network else output, targets).exp()
+        return log_mean(halves(output, self.describe())[0] if self.by_network else output, targets).exp()
 
     def estimate(self, y: Tensor) -> Tensor:
         return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # least: Poisson or less spread

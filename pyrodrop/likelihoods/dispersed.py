@@ -63,7 +63,7 @@ class Dispersed(Likelihood):
     def forward(self, output: Tensor, targets: Standardize) -> Any:
         if not self.by_network:
             return self.distribution(output, self.number(output), targets).to_event(1)
-        mean, log_parameter = self._halves(output)
+        mean, log_parameter = halves(output, self.describe())
         return self.distribution(mean, log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER).exp(), targets).to_event(1)
 
     def number(self, output: Tensor) -> Tensor:
@@ -86,15 +86,6 @@ class Dispersed(Likelihood):
     def estimate(self, y: Tensor) -> Tensor:
         """Initial value of the parameter from the observations of one column, float64."""
         raise TypeError(f"{type(self).__name__} must implement estimate(y)")
-
-    def _halves(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        if output.shape[-1] % 2:
-            raise ValueError(
-                f"output must have 2 D columns under a {type(self).__name__} whose {self.parameter} the network gives; got "
-                f"shape {list(output.shape)}"
-            )
-        first, second = output.chunk(2, -1)
-        return first, second
 
     def start(self, y: Tensor) -> None:
         if not self.learned:
@@ -127,3 +118,10 @@ def log_mean(output: Tensor, targets: Standardize) -> Tensor:
     Outputs are clamped to [-60, 60], so that products of exponentials stay in the range of float32.
     """
     return output.clamp(-FAR, FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()
+
+
+def halves(output: Tensor, what: str) -> tuple[Tensor, Tensor]:
+    """The two halves of the columns of outputs; a ValueError for an odd number of them."""
+    if output.shape[-1] % 2:
+        raise ValueError(f"output must have 2 D columns under a {what}; got shape {list(output.shape)}")
+    return output.chunk(2, -1)  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.checks import known, real
-from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion
+from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, halves
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -108,16 +108,11 @@ class HeteroscedasticGaussian(Likelihood):
         return type(self).__name__ + (f"(link={self.link})" if self.link != "exp" else "")
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
-        if output.shape[-1] % 2:
-            raise ValueError(
-                "output must have 2 D columns under a HeteroscedasticGaussian, means and noise; got shape "
-                f"{list(output.shape)}"
-            )
         return dist.Normal(self.location(output, targets), self.sd(output, targets)).to_event(1)
 
     def sd(self, output: Tensor, targets: Standardize) -> Tensor:
         """Standard deviation of the noise, in the units of y."""
-        return targets.scale * self.factor.sqrt() * _SD[self.link](output.chunk(2, -1)[1])
+        return targets.scale * self.factor.sqrt() * _SD[self.link](halves(output, self.describe())[1])
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return targets.inverse(output.chunk(2, -1)[0])

@@ -5,9 +5,9 @@ Scores of real observations are in `regression`; scores of class labels, and the
 """
 
 from pyrodrop.checks import public
-from pyrodrop.metrics.classes import Predicted
 from pyrodrop.metrics.classification import (
     CalibrationCurve,
+    Predicted,
     Uncertainty,
     accuracy,
     brier,

@@ -57,8 +57,13 @@ def crps(draws: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes do not match, or a value is not finite.
     """
-    draws, y = _check_draws(draws, y)
-    beyond = draws.double().sort(0).values - y.to(draws.device).double()
+    draws, y = tensor_of(draws, "draws"), tensor_of(y, "y")
+    if draws.dim() == 0 or draws.shape[1:] != y.shape:
+        raise ValueError(
+            "draws and y must be samples [S, ...] and observations [...] of one shape; got "
+            f"{tuple(draws.shape)} and {tuple(y.shape)}"
+        )
+    beyond = check_finite("draws", draws).double().sort(0).values - check_finite("y", y).to(draws.device).double()
     ranks = (torch.arange(len(draws), device=draws.device).double() + 0.5).reshape(-1, *[1] * y.dim())
     weights = torch.where(beyond < 0, ranks, len(draws) - ranks)  # of quantile scores, whose mean this is
     return float(2 * (weights * beyond.abs()).mean() / len(draws))
@@ -139,14 +144,3 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         "width_95": float((quantiles_over_draws(draws, _ENDS).diff(dim=0)).mean()),
         "sharpness": float(variance.double().mean().sqrt()),
     }
-
-
-def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as tensors; a ValueError unless the draws are samples of the shape of y."""
-    draws, y = tensor_of(draws, "draws"), tensor_of(y, "y")
-    if draws.dim() == 0 or draws.shape[1:] != y.shape:
-        raise ValueError(
-            "draws and y must be samples [S, ...] and observations [...] of one shape; got "
-            f"{tuple(draws.shape)} and {tuple(y.shape)}"
-        )
-    return check_finite("draws", draws), check_finite("y", y)

@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from pyrodrop.checks import HasDraws, HasPosterior, Inputs, mapped, num_rows, tensors_in
 from pyrodrop.distributions.coins import keep_mask
-from pyrodrop.distributions.noise_form import is_constant
+from pyrodrop.distributions.weight import is_constant
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import mixes_examples, repeatable
 from pyrodrop.networks.call import for_each

@@ -28,8 +28,7 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
 from pyrodrop.checks import instance, over_tensors
-from pyrodrop.distributions.noise_form import is_constant
-from pyrodrop.distributions.weight import Size
+from pyrodrop.distributions.weight import Size, is_constant
 from pyrodrop.divergences import divergence
 from pyrodrop.private_apis import without_overrides, without_values
 from pyrodrop.reparam.maps import LinearMap, recognise

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.noise_form import NoiseForm, noise_form
+from pyrodrop.distributions.weight import NoiseForm, noise_form
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
 
@@ -58,7 +58,7 @@ class LocalReparam(LazyReparam):
         form = noise_form(q)
         if form is None:
             raise ValueError(
-                f"the local estimator needs a posterior with a noise_form (pyrodrop.distributions.noise_form); got "
+                f"the local estimator needs a posterior with a noise_form (pyrodrop.distributions.NoiseForm); got "
                 f"{_name(q)}: use estimator='per_example' or 'shared'"
             )
         return push_locally(form, at)

@@ -22,7 +22,7 @@ from torch import Tensor
 from pyrodrop.checks import instance
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
-from pyrodrop.distributions.noise_form import noise_form
+from pyrodrop.distributions.weight import noise_form
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
 

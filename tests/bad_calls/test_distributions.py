@@ -112,7 +112,7 @@ REFUSED: Table = {
             },
         ),
         (lambda: guides.GaussianDropout(PLAIN, alpha=1.0, drop_rate=0.5), "takes alpha or drop_rate, one of them; got"),
-        (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), "drop_rate of Gaussian dropout must be above 0"),
+        (lambda: guides.GaussianDropout(PLAIN, drop_rate=0.0), r"alpha is the variance .*rate / \(1 - rate\)"),
     ],
     "guides.bounds": [
         (lambda: sparse().keep_mask(9.0), r"threshold is a bound on log alpha, which lies in \[-8, 8\]; got 9"),

@@ -16,7 +16,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.predicts import Predicts
 from pyrodrop.data import Dataset
 from pyrodrop.metrics import Predicted, brier, classification_scores, ece
-from pyrodrop.metrics.classes import class_probabilities
+from pyrodrop.metrics.classification import class_probabilities
 
 
 def _nll(predicted: Predicted, y: Tensor) -> float:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyrodrop.divergences.log_uniform_kl import log_uniform_kl
+from pyrodrop.divergences.log_uniform import log_uniform_kl
 
 EULER = 0.5772156649015329
 GRID = torch.linspace(-20, 20, 401, dtype=torch.float64)

@@ -41,7 +41,7 @@ def test_scores_of_probabilities() -> None:
 @pytest.mark.parametrize("at_a_time", [1, 2**22])
 def test_a_prediction_is_scored_as_the_mean_of_its_draws(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether all draws or one at a time are in memory."""
-    monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", at_a_time)
+    monkeypatch.setattr("pyrodrop.metrics.classification._NUMBERS", at_a_time)
     logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
     p = logits.softmax(-1)
     for score in (metrics.accuracy, metrics.brier, metrics.ece):

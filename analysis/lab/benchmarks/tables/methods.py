@@ -56,7 +56,7 @@ def scores_of_classification(predicted: np.ndarray | Prediction, y: np.ndarray) 
     """Log density, Brier score, error and expected calibration error."""
     p = predicted if isinstance(predicted, Prediction) else torch.from_numpy(np.ascontiguousarray(predicted, float))
     labels = torch.from_numpy(y)
-    probabilities = metrics.classes.class_probabilities(p).numpy()
+    probabilities = metrics.classification.class_probabilities(p).numpy()
     floor = np.finfo(float).eps
     return {
         "log_density": float(np.log(np.maximum(probabilities[np.arange(len(y)), y], floor)).mean()),
