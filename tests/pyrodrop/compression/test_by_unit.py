@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional as F
 
 import pyrodrop
@@ -14,46 +11,6 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import InputUnits
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
-
-
-def chain() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3), nn.Identity(), nn.Softplus(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32, 12), nn.Tanh(), nn.Linear(12, 3),
-    )  # fmt: skip
-
-
-def fit() -> tuple[pyrodrop.Fit, dict[str, Tensor]]:
-    """A fit that has lost 70 % of its units, and of which; x itself loses none."""
-    torch.manual_seed(0)
-    model = models.from_module(chain(), prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
-    posterior = guides.LogNormalDropout(model)
-    noise = posterior.noise_log_scale
-    gone = {name: torch.rand(noise[name].shape) < 0.7 * (name != "0.weight") for name in posterior.sites}
-    with torch.no_grad():
-        for name, lost in gone.items():
-            noise[name].copy_(torch.where(lost, 5.0, -4.0))
-    run = pyrodrop.Fit(model, posterior, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
-    return run, {n: lost if lost.dim() > 1 else lost.reshape(1, -1, *(1,) * (model.weight_sites()[n].dim() - 2))
-                 for n, lost in gone.items()}  # fmt: skip
-
-
-def test_the_small_network_is_that_of_the_kept_means() -> None:
-    """Through convolutions and pooling; input units are removed with the outputs before them."""
-    run, gone = fit()
-    model: Any = run.model
-    model.network.eval()
-    x = torch.randn(5, 1, 8, 8)
-    means = {name: mean * ~gone[name] for name, mean in run.guide.mean().items()}  # type: ignore[attr-defined]
-    with torch.no_grad():
-        want = model.outputs(means, x)
-    small = run.compress(x=x)
-    torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(run.compress(structured=False, x=x)(x), want, atol=1e-5, rtol=1e-5)
-    convolutions = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
-    assert convolutions[0] == int((~gone["4.weight"]).sum())
-    dense = [(m.in_features, m.out_features) for m in small.modules() if isinstance(m, nn.Linear)]
-    assert dense[-1] == (int((~gone["9.weight"]).sum()), 3)
 
 
 def test_whole_maps_of_lenet_go(float64: None) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pyrodrop
@@ -22,25 +21,10 @@ CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Cate
 PIXELS, DIGITS = (12, 784), (12, 1, 28, 28)
 
 
-class Functional(nn.Module):
-    """A chain written with functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.wide = nn.Conv2d(1, 6, 5, padding=1), nn.Conv2d(6, 8, 3, padding="same")
-        self.last = nn.Linear(8 * 6 * 6, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(torch.tanh(self.conv(x)), 2)
-        x = F.avg_pool2d(F.softplus(self.wide(x), beta=2.0), 2)
-        return self.last(x.flatten(1))
-
-
 NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] = {
     "lenet-300-100": (lambda: models.LeNet300100(**CLASSES), PIXELS),
     "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
     "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
-    "functional": (lambda: models.from_module(Functional(), **CLASSES), DIGITS),
     "biases-with-prior": (lambda: models.MLP([784, 30, 10], bias_prior=priors.ARD(), **CLASSES), PIXELS),
 }
 

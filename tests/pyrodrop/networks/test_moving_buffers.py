@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from pathlib import Path
 from typing import Any
 
 import pyro
@@ -248,25 +247,3 @@ def test_buffers_that_are_replaced_move_too(engine: str) -> None:
     fit = trained(engine, model, guides.Point(model))
     assert fit.settings["engine"] == engine
     assert_same(state_of(fit), plain_training(net, 10))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def kill(fit: pyrodrop.Fit, epochs: int) -> None:
-        if epochs == 2:
-            raise Killed
-
-    model = model_of(network())
-    guide = guides.BernoulliDropout(model, 0.2)
-    whole = trained(engine, model, guide)
-    kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=2)}
-    with pytest.raises(Killed):
-        trained(engine, model, guide, after_epoch=kill, **kept)
-    resumed = trained(engine, model, guide, **kept)
-    assert resumed.settings["engine"] == engine
-    assert_same(whole_state(resumed), whole_state(whole), 0)
-    assert torch.equal(resumed.history, whole.history)

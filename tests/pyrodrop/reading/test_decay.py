@@ -1,4 +1,4 @@
-"""The prior that a weight decay is: the optimum of the penalised loss is that of the log joint density."""
+"""The prior that a weight decay is."""
 
 from __future__ import annotations
 
@@ -51,62 +51,6 @@ def test_the_prior_of_a_decay(decay: Any, want: dict[str, float]) -> None:
 def test_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sds(network(), **settings)
-
-
-def trained_mode(net: nn.Module, x: Tensor, y: Tensor, criterion: Any, optimizer: Any) -> Tensor:
-    """The weights at which the optimizer's penalised loss is stationary, by gradient descent without dropout noise."""
-    for _ in range(4000):
-        optimizer.zero_grad()
-        criterion(net(x), y).backward()
-        optimizer.step()
-    return torch.cat([value.detach().flatten() for value in net.parameters()])
-
-
-class Line(nn.Module):
-    """A linear classifier or regression whose only dropout almost never drops: the stationary point is that without it."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.map = nn.Linear(3, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.map(F.dropout(x, 1e-9, self.training))  # type: ignore[no-any-return]
-
-
-CASES: dict[str, Any] = {
-    "cross entropy": (nn.CrossEntropyLoss(), likelihoods.Categorical(), None, lambda n: torch.randint(3, (n,)), 3),
-    "mse": (nn.MSELoss(), likelihoods.Gaussian(precision=2.5), None, lambda n: torch.randn(n, 2).double(), 2),
-    "gaussian nll": (
-        lambda f, y: F.gaussian_nll_loss(f, y, torch.full_like(y, 0.4)),
-        likelihoods.Gaussian(precision=2.5),
-        "mean_nll",
-        lambda n: torch.randn(n, 2).double(),
-        2,
-    ),
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("case", CASES)
-def test_log_joint_is_stationary_where_the_training_ends(case: str) -> None:
-    criterion, likelihood, loss, targets, outputs = CASES[case]
-    torch.manual_seed(0)
-    x, net = torch.randn(40, 3).double(), Line(outputs).double()
-    y = targets(40)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, weight_decay=0.05)
-    net.eval()
-    trained_mode(net, x, y, criterion, optimizer)
-    net.train()
-    reading = pyrodrop.read(net, x, likelihood=likelihood, weight_decay=0.05, num_data=40, loss=loss)
-    model = reading.model
-    weights = {n: reading.guide.loc[n].detach().requires_grad_() for n in ("map.weight", "map.bias")}  # type: ignore[attr-defined]
-    likelihood_of = model.likelihood(x @ weights["map.weight"].T + weights["map.bias"], model.targets)  # type: ignore[attr-defined]
-    log_likelihood = likelihood_of.log_prob(y).sum()
-    log_prior = sum(model.priors[n].expand(*w.shape, like=w).log_prob(w) for n, w in weights.items())  # type: ignore[attr-defined]
-    slope = torch.autograd.grad(log_likelihood + log_prior, list(weights.values()), retain_graph=True)
-    alone = torch.autograd.grad(log_likelihood, list(weights.values()))
-    assert float(alone[0].abs().max()) > 0.1  # the prior matters
-    assert max(float(value.abs().max()) for value in slope) < 1e-6
 
 
 def test_tokens_count_one_by_one_in_a_mean_over_them() -> None:

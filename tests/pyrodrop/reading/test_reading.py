@@ -111,17 +111,6 @@ def test_it_goes_through_arviz_and_comparison(net: Small, data: tuple[Tensor, Te
     assert "trained on" in str(pyrodrop.compare({"read": reading, "trained on": plain}, data, num_samples=20))
 
 
-def test_drawn_weights_carry_the_masks_of_output_units(net: Small, data: tuple[Tensor, Tensor]) -> None:
-    """With whole weights in memory, as for ArviZ, predictions have the same distribution."""
-    from pyrodrop.analysis.comparison.draws import draws_of
-    from pyrodrop.data import Dataset
-
-    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    few = Dataset(data[0][:6], data[1][:6])
-    drawn = draws_of(reading, few, num_samples=2000, keep=True).train.f
-    assert largest_z(drawn, by_hand(net, data[0][:6], 2000)) < 4
-
-
 def test_a_reading_is_trained_and_loads(net: Small, data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
     run = pyrodrop.fit(reading.model, reading.guide, data, steps=200, lr=0.02)
@@ -232,24 +221,6 @@ def test_a_network_on_a_gpu_is_read_there(net: Small, data: tuple[Tensor, Tensor
     assert largest_z(by_hand(both, x, 2000), reading.predict(x, 2000).f) < 4
     run = pyrodrop.fit(reading.model, reading.guide, data, steps=20, device="cuda")
     assert next(run.model.parameters()).is_cuda  # type: ignore[attr-defined]
-
-
-def test_masks_are_one_per_draw_or_one_per_example(net: Small, data: tuple[Tensor, Tensor]) -> None:
-    """On equal rows: draws of functions are equal, draws per example independent under every estimator."""
-    from pyrodrop.reparam import STRATEGIES, reparameterize
-
-    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
-    twice = data[0][:1].expand(2, -1, -1)
-
-    def correlation(f: Tensor) -> float:
-        return float(torch.corrcoef(f[:, :, 0].T)[0, 1])
-
-    assert correlation(reading.predict(twice, 500).f) == pytest.approx(1.0)
-    for strategy in filter(None, (STRATEGIES[name] for name in ("local", "per_example"))):
-        model, guide = reparameterize(reading.model, reading.guide, strategy)
-        with torch.no_grad():
-            draws = [_one_draw(model, guide, twice) for _ in range(200)]
-        assert abs(correlation(torch.stack(draws))) < 0.3
 
 
 def _one_draw(model: Any, guide: Any, x: Tensor) -> Tensor:
