@@ -17,13 +17,12 @@ from pyro.distributions import Laplace, Normal, TorchDistribution
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import guides, models, priors
+from pyrodrop import guides, models
 from pyrodrop.distributions import ConstantLeftOut, InputUnits, NoiseForm, WeightDistribution
-from pyrodrop.divergences import Convention, convention, divergence, pair
+from pyrodrop.divergences import Convention, pair
 from pyrodrop.guides import RateKind
 from pyrodrop.modules import ParameterTree
-from pyrodrop.reparam import STRATEGIES, LocalReparam
-from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
+from pyrodrop.reparam import STRATEGIES
 from tests import small
 from tests.small import normal
 
@@ -169,31 +168,6 @@ def test_a_new_posterior_trains_or_is_refused_by_name(make: Any, estimator: str)
     assert all(float((fit.guide.raw[name] - start[name]).detach().abs()) > 1e-3 for name in fit.guide.sites)  # type: ignore[attr-defined]
 
 
-def test_local_noise_of_a_new_posterior_has_the_moments_of_weight_draws() -> None:
-    """Mean and covariance of y = W x for the form M diag(s) + E sigma with both terms, against sampled weights."""
-
-    class Both(UniformScales):
-        @property
-        def noise_form(self) -> NoiseForm:
-            return NoiseForm(lambda: self.loc, self.scales, lambda: torch.full_like(self.loc, 0.3**2))
-
-        def rsample(self, sample_shape: Any = ()) -> Tensor:
-            weight = super().rsample(sample_shape)
-            return weight + 0.3 * torch.randn_like(weight)
-
-    torch.manual_seed(0)
-    draws = 100_000
-    q, x = Both(torch.randn(2, 3), torch.tensor(0.6), InputUnits()), torch.randn(3)
-    y = torch.nn.functional.linear(x.expand(draws, 3), LazyWeight(LazyDistribution(q, LocalReparam(), "w")))
-    m = q.loc * x
-    covariance = m @ m.T * 0.6**2 / 3 + torch.eye(2) * 0.3**2 * x.square().sum()  # Var[s] = a^2 / 3
-    se = (covariance.diagonal() / draws).sqrt()
-    assert float(((y.mean(0) - m.sum(1)) / se).abs().max()) < 4.5
-    torch.testing.assert_close(y.T.cov(), covariance, rtol=0.03, atol=0.01)
-    weights = q.sample((draws,))
-    torch.testing.assert_close((weights @ x).T.cov(), covariance, rtol=0.03, atol=0.01)
-
-
 def test_predictions_of_a_new_posterior() -> None:
     """Its scales are put on the inputs, with the distribution of whole weights; without a noise form whole weights are."""
     fit = fitted(UniformGuide)
@@ -229,14 +203,3 @@ def test_elbos_of_a_new_posterior_compare_where_its_constants_are_equal() -> Non
     fits["two"] = fitted(ScaleGuide, steps=2)
     with pytest.raises(ValueError, match="'one' is up_to_constant.*'two' exact"):
         pyrodrop.compare(fits, by="elbo")
-
-
-def test_a_pair_that_is_not_registered_is_monte_carlo() -> None:
-    """The divergence is log q - log p at the draw, whose mean is the closed form for normals."""
-    torch.manual_seed(0)
-    q, p = WideNormal(torch.randn(2, 3), torch.tensor(0.4)), priors.Gaussian(0.7).expand(2, 3)
-    draws = q.sample((20_000,))
-    ratio = divergence(q, p, draws)
-    want = torch.distributions.kl_divergence(Normal(q.loc, 0.4).to_event(2), p)
-    assert convention(q, p).kind == "exact"
-    assert abs(float(ratio.mean() - want)) < 4.5 * float(ratio.std()) / math.sqrt(len(draws))

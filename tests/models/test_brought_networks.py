@@ -21,18 +21,6 @@ X = normal(30, 4, seed=1)
 Y = normal(30, 4, seed=2)
 
 
-class Tied(nn.Module):
-    """A decoder that is the encoder's weight once more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enc, self.dec = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
-        self.dec.weight = self.enc.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dec(torch.tanh(self.enc(x)))
-
-
 def test_two_parameters_in_one_memory_are_refused() -> None:
     """The weights of an autoencoder, tied by ``.data``: copies of them have memory of their own."""
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
@@ -89,22 +77,6 @@ def test_a_first_layer_that_cannot_be_found_is_asked_for_by_name() -> None:
         guides.BernoulliDropout(brought(Branches()), 0.2, mask_input=False)
 
 
-def test_new_starts_are_the_modules_own() -> None:
-    net = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 4))
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1.0))
-    torch.manual_seed(5)
-    model.reset_parameters()
-    torch.manual_seed(5)
-    for layer in (net[0], net[2]):
-        layer.reset_parameters()
-    sites = model.weight_sites()
-    assert torch.equal(sites["0.weight"], net[0].weight)
-    assert torch.equal(sites["2.weight"], net[2].weight)
-    assert torch.equal(model.free["2.bias"].detach(), net[2].bias)
-    with pytest.raises(ValueError, match=r"the network itself \(Raw\)"):
-        brought(Raw()).reset_parameters()
-
-
 class Raw(nn.Module):
     """A weight of one's own, used as ``x @ w``."""
 
@@ -119,6 +91,8 @@ class Raw(nn.Module):
 def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
     with pytest.raises(ValueError, match="'w'"):
         guides.BernoulliDropout(brought(Raw()), 0.3)
+    with pytest.raises(ValueError, match=r"the network itself \(Raw\)"):
+        brought(Raw()).reset_parameters()
     model = brought(Raw(), input_axes={"w": 0})
     run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=1, lr=1e-6)
     x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])

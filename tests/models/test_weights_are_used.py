@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
-from pyro import poutine
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.reparam import LocalReparam, reparameterize
 
 pytestmark = pytest.mark.usefixtures("float64")
 X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -32,28 +29,6 @@ class Recurrent(nn.Module):
 
 def model_of(net: nn.Module) -> models.NetworkModel:
     return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
-
-
-def with_weights(net: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
-    """The plain network with these weights written into it."""
-    net = copy.deepcopy(net)
-    net.load_state_dict({**net.state_dict(), **weights})
-    return net
-
-
-def test_recurrent_layers_realise_one_draw() -> None:
-    """Noise of the activations cannot be that of one weight at all times: these and all examples see the one draw that the
-    trace holds."""
-    net = Recurrent(nn.LSTM)
-    model = model_of(net)
-    guide = guides.MeanField(model, init_scale=0.5).double()
-    wrapped = reparameterize(model, guide, LocalReparam())
-    with poutine.block():
-        trace = poutine.trace(wrapped[1]).get_trace(X)
-        f = poutine.replay(wrapped[0], trace=trace)(X)
-    lazy = {n: trace.nodes[n]["value"] for n in model.weight_sites()}
-    assert [len(w.drawn) for w in lazy.values()] == [1, 1]
-    torch.testing.assert_close(f, with_weights(net, {n: w.drawn[0].detach() for n, w in lazy.items()})(X))
 
 
 class Partly(nn.Module):
@@ -78,24 +53,11 @@ class Constant(nn.Module):
         return self.a(x).detach()
 
 
-class KeepsACopy(nn.Module):
-    """As recurrent layers once did: a list of its own, which a drawn weight does not reach."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(3, 1)
-        self.kept = [self.a.weight]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.kept[0].T
-
-
 @pytest.mark.parametrize(
     ("net", "message"),
     [
         (Partly(), r"a prior but no gradient: b\.weight\. .*Remove a layer that is never called"),
         (Constant(), r"a prior but no gradient: a\.weight\. .*detaches"),
-        (KeepsACopy(), "uses some that are not its own"),
     ],
 )
 def test_a_weight_that_has_no_part_is_named_before_training(net: nn.Module, message: str) -> None:
@@ -121,12 +83,3 @@ def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch:
     model = model_of(Recurrent(nn.LSTM))
     with pytest.raises(ValueError, match=r"no gradient: layer.weight_ih_l0, layer.weight_hh_l0\. .*uses a copy"):
         pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
-
-
-def test_dropout_inside_a_layer_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"got a network with layers layer that drop units: .*build others with dropout=0"
-    ):
-        model_of(Recurrent(nn.LSTM, num_layers=2, dropout=0.1))
-    with pytest.raises(ValueError, match=r"layers 0, 1 that drop units"):
-        model_of(nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.Dropout(0.1)))

@@ -21,14 +21,6 @@ def test_weight_draws_have_the_distribution_of_torch_dropout() -> None:
     torch.testing.assert_close(ours.T.cov(), theirs.T.cov(), atol=0.05, rtol=0)
 
 
-def test_a_draw_drops_whole_input_units_of_a_convolution() -> None:
-    q = BernoulliMixture(torch.randn(4, 6, 3, 3).abs() + 1, 0.5)
-    w = q.sample((100,))
-    dropped = (w == 0).flatten(3).transpose(1, 2).flatten(2)  # [draw, in, out * kernel]
-    assert bool((dropped.all(-1) == dropped.any(-1)).all())
-    assert 0.4 < float(dropped.all(-1).float().mean()) < 0.6
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 5, 3, 3)])
 @pytest.mark.parametrize("theta", [0.0, 0.4])

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from pyro import poutine
 from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, models
 from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, LowRankNormal, MultiplicativeNormal
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyDistribution
@@ -71,21 +70,6 @@ def test_variance_falls_as_one_over_the_minibatch_under_local(linear: Linear) ->
     slope = float(torch.stack([sizes.log(), local]).cov()[0, 1] / sizes.log().var())
     assert slope == pytest.approx(-1, abs=0.05)
     assert variance("shared", 64) > 0.8 * variance("shared", 1)
-
-
-def test_bernoulli_under_local_is_nn_dropout() -> None:
-    """Mean and covariance of all outputs of all rows, against `F.dropout` and the weight behind it; rows independent."""
-    m, x, rate, draws = torch.randn(3, 5), torch.randn(2, 5), 0.3, 40_000
-    lazy = LazyWeight(LazyDistribution(BernoulliMixture(m, rate), LocalReparam(), "w"))
-    ours = F.linear(x.repeat(draws, 1), lazy).reshape(draws, 6)
-    theirs = (F.dropout(x.expand(draws, 2, 5), rate) @ (m * (1 - rate)).T).reshape(draws, 6)
-    se = (theirs.var(0) * 2 / draws).sqrt()
-    assert float(((ours.mean(0) - theirs.mean(0)) / se).abs().max()) < 4
-    scale = theirs.var(0).max()
-    torch.testing.assert_close(ours.T.cov() / scale, theirs.T.cov() / scale, atol=0.03, rtol=0)
-    values = {round(float(v), 9) for v in ours[:, 0]}
-    combinations = torch.tensor([[(k >> i) & 1 for i in range(5)] for k in range(32)]).double()
-    assert values <= {round(float(v), 9) for v in (combinations * x[0]) @ m[0]}, "each output is that of some mask"
 
 
 def test_gradients_are_kingmas_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,21 +137,3 @@ def test_local_convolutions_drop_the_correlation_between_positions() -> None:
     weights = torch.vmap(lambda w: F.conv1d(x[None], w)[0, 0])(q.expand((draws,)).sample())
     assert float(weights.T.corrcoef()[0, 4]) > 0.99
     assert abs(float(local.T.corrcoef()[0, 4])) < 0.05
-
-
-@pytest.mark.slow
-def test_local_has_less_variance_and_the_same_answer() -> None:
-    """fit(estimator=...) changes the noise of training and not what is trained."""
-    model = models.MLP([3, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0))
-    guide = guides.MeanField(model, init_scale=0.2)
-    x = torch.randn(200, 3, dtype=torch.float32)
-    data = x, x.sum(1, keepdim=True).tanh()
-    fits = {
-        e: pyrodrop.fit(model, guide, data, steps=600, lr=0.01, estimator=e) for e in ("shared", "local", "per_example")
-    }
-    noise = {e: float(fit.history[-200:, 0].std()) for e, fit in fits.items()}
-    assert noise["local"] < 0.5 * noise["shared"]
-    values = {e: fit.elbo(100).value for e, fit in fits.items()}
-    assert abs(values["local"] - values["per_example"]) < 10
-    assert values["local"] > values["shared"] - 5
-    assert fits["local"].settings["estimator"] == "local"
