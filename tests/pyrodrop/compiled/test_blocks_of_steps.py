@@ -7,7 +7,6 @@ the engine does around it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,9 +64,6 @@ def mixed() -> tuple[Any, Any, str]:
     """Masks and normal numbers."""
     model = mlp()
     return model, guides.BernoulliDropout(model, 0.3, theta=0.1), "local"
-
-
-PARTS = [masks, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (weights, activations, mixed))]
 
 
 def fitted(parts: Callable[[], tuple[Any, Any, str]], steps: int = STEPS, **options: Any) -> pyrodrop.Fit:
@@ -131,18 +127,6 @@ def test_blocks_are_single_steps(parts: Any, size: int | None, engine: str, bloc
         assert set(blocks) == set(counts) or len(set(counts)) > 2
         fits.append(made.fit)
     assert all(same(fits[0], other) for other in fits[1:])
-
-
-@pytest.mark.more
-@pytest.mark.usefixtures("replayed")
-@pytest.mark.parametrize("parts", PARTS)
-def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_path: Path, blocks: list[int]) -> None:
-    whole = fitted(parts, steps=20, batch_size=7)
-    file = tmp_path / "run.safetensors"
-    fitted(parts, steps=11, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=4))
-    blocks.clear()
-    assert same(whole, fitted(parts, steps=20, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=5)))
-    assert blocks == [4, 5]  # from the 11th step to the checkpoint, and to the end
 
 
 @pytest.mark.more

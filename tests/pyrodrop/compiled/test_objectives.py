@@ -15,7 +15,6 @@ import pyro.optim
 import pytest
 import torch
 from pyro import poutine
-from pyro.contrib.easyguide import EasyGuide
 from pyro.distributions import constraints
 from pyro.distributions.transforms import iterated, planar
 from pyro.infer import (
@@ -28,12 +27,11 @@ from pyro.infer import (
 from pyro.infer.autoguide import (
     AutoDelta,
     AutoGaussian,
-    AutoLaplaceApproximation,
     AutoMultivariateNormal,
     AutoNormal,
     AutoNormalizingFlow,
 )
-from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.nn import PyroModule
 from torch import Tensor, nn
 
 import pyrodrop
@@ -60,17 +58,6 @@ def regression(x: Tensor, y: Tensor, group: Tensor) -> None:
 
 
 REGRESSION = {"x": X, "y": Y, "group": GROUP}
-
-
-class Grouped(EasyGuide):
-    def guide(self, x: Tensor, y: Tensor, group: Tensor) -> None:
-        self.map_estimate("mu")
-        self.map_estimate("b")
-        both = self.group(match="tau|s")
-        loc = pyro.param("loc", torch.zeros(both.event_shape))
-        both.sample("both", dist.Normal(loc, pyro.param("scale", 0.1 + 0 * loc, constraint=POSITIVE)).to_event(1))
-        with self.plate("groups", 4):
-            pyro.sample("a", dist.Normal(pyro.param("a_loc", torch.zeros(4)), 0.1))
 
 
 def by_hand(x: Tensor, y: Tensor, group: Tensor) -> None:
@@ -104,53 +91,6 @@ def local_guide(x: Tensor) -> None:
         loc = pyro.param("loc", lambda: torch.zeros(24), event_dim=0)
         scale = pyro.param("scale", lambda: torch.full((24,), 0.1), event_dim=0, constraint=POSITIVE)
         pyro.sample("z", dist.Normal(loc, scale))
-
-
-class Line(PyroModule):
-    """With a prior that was expanded, and so validates, outside of the recording."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = PyroModule[nn.Linear](1, 1)
-        self.line.weight = PyroSample(dist.Normal(X.new_zeros(()), 1.0).expand([1, 1]).to_event(2))
-        self.line.bias = PyroSample(lambda _: dist.Normal(torch.zeros(1), 1.0).to_event(1))
-        self.s = PyroParam(X.new_tensor(0.5), POSITIVE)
-
-    def forward(self, x: Tensor) -> None:
-        mean = self.line(x[:, None])[:, 0]
-        with pyro.plate("rows", 24):
-            pyro.sample("y", dist.Normal(mean, self.s), obs=Y)
-
-
-class LineGuide(PyroModule):
-    def __init__(self, _: Any = None) -> None:
-        super().__init__()
-        self.loc = PyroParam(torch.zeros(1, 1))
-        self.scale = PyroParam(torch.full((1, 1), 0.1), POSITIVE, event_dim=2)
-        self.start = nn.Parameter(torch.ones(1))
-        self.net = PyroModule[nn.Linear](1, 1)
-
-    def forward(self, x: Tensor) -> None:
-        pyro.sample("line.weight", dist.Normal(self.loc, self.scale).to_event(2))
-        pyro.sample("line.bias", dist.Normal(self.net(self.start), 0.1).to_event(1))
-
-
-class Autoencoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder = nn.Linear(1, 2), nn.Linear(1, 1)
-
-    def model(self, x: Tensor) -> None:
-        pyro.module("decoder", self.decoder)
-        with pyro.plate("rows", 24, subsample_size=8) as i:
-            z = pyro.sample("z", dist.Normal(0.0, 1.0))
-            pyro.sample("x", dist.Normal(self.decoder(z[:, None])[:, 0], 0.3), obs=x[i])
-
-    def guide(self, x: Tensor) -> None:
-        pyro.module("encoder", self.encoder)
-        with pyro.plate("rows", 24, subsample_size=8) as i:
-            loc, scale = self.encoder(x[i][:, None]).unbind(-1)
-            pyro.sample("z", dist.Normal(loc, scale.exp()))
 
 
 def scalar(x: Tensor) -> None:
@@ -189,33 +129,10 @@ VECTORISED = {"num_particles": 3, "vectorize_particles": True, "max_plate_nestin
 CONTINUOUS = {
     "by hand": case(regression, lambda _: by_hand, data=REGRESSION),
     "local parameters": case(local, lambda _: local_guide),
-    "modules": case(Line, LineGuide),
-    "EasyGuide": case(regression, Grouped, data=REGRESSION),
     "planar flow": case(regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 2, planar)), data=REGRESSION),
     "Gaussian": case(regression, AutoGaussian, data=REGRESSION),
     "particles": case(scalar, AutoNormal, lambda: Trace_ELBO(num_particles=3)),
 }  # fmt: skip
-
-
-def test_networks_of_bound_methods_and_of_guides_that_were_called() -> None:
-    """Pyro's store then holds the parameters of other modules of these names, which are not trained."""
-    losses = []
-    for engine in ("pyro", "traced"):
-        torch.manual_seed(0)
-        vae, other = Autoencoder(), Autoencoder()
-        other.guide(X)
-        before = other.encoder.weight.detach().clone()
-        fit = pyrodrop.fit(vae.model, vae.guide, {"x": X}, steps=5, lr=0.1, engine=engine, objective=Trace_ELBO())
-        assert torch.equal(other.encoder.weight, before)
-        losses.append(fit.losses)
-    pyro.clear_param_store()
-    torch.testing.assert_close(losses[0], losses[1], rtol=1e-10, atol=0)
-
-
-def test_the_laplace_approximation_after_training() -> None:
-    guide = AutoLaplaceApproximation(scalar)
-    fit = pyrodrop.fit(scalar, guide, {"x": X}, steps=20, lr=0.1, engine="traced", objective=Trace_ELBO())
-    assert isinstance(fit.guide.laplace_approximation(X), AutoMultivariateNormal)
 
 
 def mixture(x: Tensor) -> None:

@@ -89,9 +89,6 @@ def case(model: Any, guide: Any, data: Any, **options: Any) -> Case:
 
 
 LOGISTIC = {"x": PAIRS, "y": LABELS}
-HIERARCHICAL = {"x": X, "groups": GROUPS, "y": Y}
-
-
 OPTIMISERS: dict[str, Callable[[], Any]] = {
     "adam": lambda: pyro.optim.Adam({"lr": 0.02, "weight_decay": 0.01, "betas": (0.8, 0.95)}),
     "adamw": lambda: pyro.optim.AdamW({"lr": 0.02, "weight_decay": 0.1}),
@@ -233,14 +230,6 @@ def test_parameters_that_are_replaced_or_cleared() -> None:
             store.set_state(store.get_state())
 
     assert_steps_as_svi(case(logistic, by_hand, LOGISTIC), 40, between, recorded=15)
-
-
-def test_an_autoguide_after_the_store_is_cleared() -> None:
-    def between(svi: SVI, number: int) -> None:
-        if number == 8:
-            pyro.clear_param_store()
-
-    assert_steps_as_svi(case(hierarchical, AutoNormal, HIERARCHICAL), 20, between, recorded=8)
 
 
 ENGINES = ["traced", pytest.param("compiled", marks=pytest.mark.more)]

@@ -103,46 +103,12 @@ def test_normal_noise_is_independent(engine: str) -> None:
     assert abs(float(nll.mean()) - constant - roots) < 4.5 * error
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
-def test_replicates_have_the_distribution_of_plain_fits(engine: str) -> None:
-    """Means of losses and of parameters after training, in standard errors of their difference."""
-    model = models.from_module(nn.Linear(3, 1), priors.Gaussian(), likelihoods.Gaussian(4.0))
-    guide = guides.BernoulliDropout(model, 0.2)
-    settings: dict[str, Any] = SETTINGS | {"steps": 8, "lr": 0.1}
-    many = pyrodrop.fit_replicates(model, guide, (X, Y), count=100, engine=engine, seed=100, **settings)
-    alone = [pyrodrop.fit(model, guide, (X, Y), engine="pyro", seed=r, **settings) for r in range(12)]
-
-    def seen(fit: pyrodrop.Fit) -> Tensor:
-        return torch.cat([fit.losses[[0, -1]], fit.losses.mean()[None], values(fit)])
-
-    one, other = (torch.stack([seen(fit) for fit in fits]).double() for fits in (many, alone))
-    errors = (one.var(0) * (1 / len(one) + 1 / len(other))).sqrt()
-    assert bool((errors > 0).all())
-    assert bool(((one.mean(0) - other.mean(0)).abs() < 4.5 * errors).all())
-
-
 def test_the_data_of_every_replicate_are_checked() -> None:
     """Whose network, which is the same, is examined once."""
     model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Poisson())
     sets = [Dataset(X, torch.full((len(X), 1), value)) for value in (1.0, 2.0, -3.0)]
     with pytest.raises(ValueError, match="y .*-3"):
         pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=2)
-
-
-@pytest.mark.slow
-def test_compiled_replicates_are_the_traced_ones() -> None:
-    """With precisions of their own; one of them fails."""
-    parts = [network(precision=4.0 if r < 3 else 4.0 + r) for r in range(6)]
-    posteriors = [guides.Point(m) for m in parts]
-    sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
-    settings = {**SETTINGS, "count": 6, "batch_size": None}
-    compiled = pyrodrop.fit_replicates(parts, posteriors, sets, engine="compiled", **settings)
-    traced = pyrodrop.fit_replicates(parts, posteriors, sets, engine="traced", **settings)
-    assert compiled[0].settings["engine"] == "compiled"
-    assert list(compiled.failed) == list(traced.failed) == [4]
-    for r in (0, 1, 2, 3, 5):
-        assert_equal(compiled[r], traced[r])
 
 
 def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
@@ -270,20 +236,6 @@ def test_a_network_that_cannot_be_mapped_is_refused() -> None:
     model.check(pyrodrop.data.Dataset(X, Y))
     with pytest.raises(ValueError, match="run the network for many weights at once"):
         pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), count=2, steps=2)
-
-
-DATA = pyrodrop.data.Dataset(X, Y)
-
-
-def test_other_numbers_of_models_and_of_data_are_refused() -> None:
-    model = network()
-    guide = guides.Point(model)
-    for own, posteriors, sets, name in (
-        ([model] * 3, [guide] * 3, DATA, "models"),
-        ([model] * 2, [guide] * 2, [DATA] * 3, "data sets"),
-    ):
-        with pytest.raises(ValueError, match=f"2 replicates need as many {name}, or one for all; got a list of 3"):
-            pyrodrop.fit_replicates(own, posteriors, sets, count=2, steps=1)
 
 
 def test_a_stack_in_which_all_fail_leaves_the_others() -> None:

@@ -125,16 +125,6 @@ def test_a_fit_comes_back_without_its_data(tmp_path: Path) -> None:
     assert "250 steps" in str(back)
 
 
-@pytest.mark.more
-def test_replicates_come_back_with_their_own_standardisations_and_priors(tmp_path: Path) -> None:
-    sets = [waves(31, 0), Dataset(waves(20, 1).x * 2, waves(20, 1).y * 9).standardized()]
-    fits, back = kept(tmp_path / "f", entry(guide=functools.partial(guides.BernoulliDropout, drop_rate=0.1)), sets)
-    x = waves(9, 5).x
-    for fit, again in zip(fits, back, strict=True):
-        assert torch.equal(again.predict(x, 7, seed=2).f, fit.predict(x, 7, seed=2).f)
-    assert difference(back, tmp_path / "f") == 0
-
-
 def test_pruned_weights_are_left_out(tmp_path: Path) -> None:
     """What comes back is the pruned posterior, and the file has no more than its weights."""
     data = Dataset(waves().x - 1955, torch.arange(31) % 4)
