@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +79,6 @@ def test_a_row_is_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (
         f"mine is number {nearer + 1} of {result['of']} on foong, by 40 draws, which is fewer than the 640 of" in shown
     )
-
-
-@pytest.mark.more
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda folder: npz(folder, **{f"exact/{n}": v.reshape(4, 10, *v.shape[1:]) for n, v in BY_NAME.items()}),
-    ],
-)
-def test_every_kind_of_file_has_the_same_row(write: Callable[[Path], Path], tmp_path: Path) -> None:
-    want = of(npz(tmp_path, **BY_NAME))["row"]
-    same(of(write(tmp_path))["row"], want)
 
 
 def test_functions_have_the_row_of_their_weights_but_for_what_is_elsewhere(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The UCI table: protocol, units, penalties, resumption, and that a cell is what its networks are alone."""
+"""The UCI table: protocol, units, penalties, and what is stored of a cell."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ from pyrodrop.analysis.lab.experiments.uci.table import (
     rows_of,
     z_score,
 )
-from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.analysis.reports.score_table import mean_and_error
 from pyrodrop.data import uci
 from pyrodrop.data.files import FILES
 from pyrodrop.data.published import UCI
 from pyrodrop.prediction.draws import drawn
 from pyrodrop.training.elbo import elbo_terms
-from pyrodrop.training.replicates import Replicates
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
@@ -128,34 +126,6 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     assert ours.rmse == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
     assert ours.rmse_of_one_pass == pytest.approx(np.sqrt(((f[rows, rows] - y) ** 2).mean()), rel=1e-5)
     assert ours.log_density == pytest.approx(densities.mean(), rel=1e-5)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("guide", ["bernoulli", "variational-b", "ensemble"])
-def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
-    """The second of three that differ in rows and grid point, as a fit of its own by Pyro: parameters and scores."""
-    column = COLUMNS[guide]
-    plan = replace(PLAN, precision=column.noises[0])
-    grid = PROTOCOLS["gal2018"].points("yacht", with_rate=column.with_rate)
-    trains, tests = zip(*(divided(uci("yacht"), split) for split in (0, 3, 5)), strict=True)
-    parts = [Part(train, point) for train, point in zip(trains, grid[:3], strict=True)]
-    first = plan.seed + 5 * column.members
-    with drawn_as_alone(*range(first, first + 3 * column.members)):
-        many = column.predictors(parts, plan, 5, False)
-    members = many[1].fits if isinstance(many[1], Replicates) else [many[1]]
-    assert len(members) == column.members
-    for number, one in enumerate(members):
-        seed = plan.seed + 6 * column.members + number
-        model, posterior = column.build(trains[1], plan, grid[1], seed)
-        cosine = (lambda step: 0.5 * (1 + math.cos(math.pi * step / 6))) if column.decays else None
-        alone = pyrodrop.fit(
-            model, posterior, trains[1], steps=6, batch_size=128, lr=column.rate_of, lr_schedule=cosine,
-            estimator="local", engine="pyro", seed=seed, progress=False,
-        )  # fmt: skip
-        for a, b in zip(one.guide.parameters(), alone.guide.parameters(), strict=True):  # type: ignore[union-attr, attr-defined]
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-        ours, theirs = (score(fit, tests[1], 50, seed) for fit in (one, alone))  # type: ignore[arg-type]
-        assert ours == pytest.approx(theirs, rel=1e-4)
 
 
 @pytest.mark.parametrize("guide", COLUMNS)
