@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -72,51 +72,6 @@ class LocalModule(PyroModule):
         _name_in_store(full_name, unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
-
-
-class _OwnParameters:
-    """Base class that `keep_own_parameters` adds to the class of a module."""
-
-    __dict__: dict[str, Any]
-    _statement = LocalModule._statement
-
-    def __getattr__(self, name: str) -> Any:
-        declared = name in self.__dict__.get("_pyro_params", {}) or name in self.__dict__.get("_parameters", {})
-        return LocalModule.__getattr__(self, name) if declared else super().__getattr__(name)  # type: ignore[arg-type,misc]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        reduced: Any = super().__reduce_ex__(protocol)
-        make, arguments, *rest = reduced
-        return (
-            _made_with_own,
-            (make, *(type(self).__mro__[2] if argument is type(self) else argument for argument in arguments)),
-            *rest,
-        )
-
-
-def _made_with_own(make: Callable[..., Any], *arguments: Any) -> Any:
-    """Create a module for `pickle` and `copy`, before its state is set."""
-    made = make(*arguments)
-    kind: Any = type(made)
-    made.__class__ = _with_own(kind)
-    return made
-
-
-@functools.cache
-def _with_own(kind: type) -> type:
-    """A class of the same name whose parameters are stored in the module."""
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind)(kind.__name__, (_OwnParameters, kind), names)
-
-
-def keep_own_parameters(modules: Iterable[nn.Module]) -> None:
-    """Make each `PyroModule` of a user among these store its parameters like a `LocalModule`, in place.
-
-    Otherwise two copies of a `PyroModule` would share the values that Pyro's global store has under its names.
-    """
-    for child in modules:
-        if isinstance(child, PyroModule) and not isinstance(child, LocalModule | _OwnParameters):
-            child.__class__ = _with_own(type(child))
 
 
 class ParameterTree(LocalModule):

@@ -30,7 +30,7 @@ from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.modules import LocalModule, keep_own_parameters
+from pyrodrop.modules import LocalModule
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.sites import check_starts
 from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
@@ -89,11 +89,13 @@ class Problem:
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data)
-        in_place = bool(autos) or not isinstance(model, HasWeights)
-        if not in_place:
-            model, guide = copy.deepcopy((model, guide))
         modules = list(modules_of(model, guide).values())
-        (_forget_others if in_place else keep_own_parameters)(modules)
+        in_place = bool(autos) or not isinstance(model, HasWeights) or any(map(_is_in_store, modules))
+        if in_place:
+            forget_others(modules)
+        else:
+            model, guide = copy.deepcopy((model, guide))
+            modules = list(modules_of(model, guide).values())
         if start is not None:
             _restart(model, guide, start)
         for component in (model, guide):
@@ -297,7 +299,12 @@ def _has_atoms(guide: Any) -> bool:
     return any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
 
 
-def _forget_others(modules: Sequence[nn.Module]) -> None:
+def _is_in_store(module: nn.Module) -> bool:
+    """Whether Pyro's store has the module's parameters too, by names that a copy would share."""
+    return isinstance(module, PyroModule) and not isinstance(module, LocalModule) and bool(module._parameters)
+
+
+def forget_others(modules: Sequence[nn.Module]) -> None:
     """Delete parameters from Pyro's store that have the name of one of these `PyroModule`s' and are another module's.
 
     Otherwise the modules would take those in place of their own. Autoguides get names that are free (`prepare`).
@@ -305,7 +312,7 @@ def _forget_others(modules: Sequence[nn.Module]) -> None:
     of_autos = {inner for module in modules if isinstance(module, AutoGuide) for inner in module.modules()}
     store = StoreAsItIs().before
     for module in modules:
-        if isinstance(module, PyroModule) and not isinstance(module, LocalModule) and module not in of_autos:
+        if _is_in_store(module) and module not in of_autos:
             for name, parameter in module._parameters.items():
                 full = f"{module._pyro_name}.{name}".strip(".").removesuffix("_unconstrained")
                 if store.get(full, parameter) is not parameter:
