@@ -37,8 +37,9 @@ from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
-from pyrodrop.compiled.record import Untraceable, first_line
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
 from pyrodrop.private_apis import (

@@ -32,18 +32,18 @@ from torch import Tensor, fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.changes import put_back
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.record import (
     Recording,
     Untraceable,
     Value,
     base_of,
-    first_line,
     is_random,
     recorded,
     users_line,
     written_by,
 )
-from pyrodrop.devices import drawn_outside_torch, outside_torch
+from pyrodrop.devices import has_drawn, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
 from pyrodrop.private_apis import script, scripts_as_they_are, without_validation
 
@@ -147,14 +147,11 @@ class Program:
             return list(self.once(*met))
 
     def refresh(self) -> bool:
-        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had."""
+        """Recompute constants and noise if tensors that were met have changed. Returns whether they had."""
         if not any([seen.changed() for seen in self._seen]):  # noqa: C419  a list is faster
             return False
         self._seen = list(map(_Seen, self.met))
-        for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
-            if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
-                _distinct_entries(old).copy_(_distinct_entries(new))
-        self.noise = self.noise_of(self.met)
+        self.constants, self.noise = self.constants_of(self.met), self.noise_of(self.met)
         return True
 
     def mapped(self, axes: Sequence[int | None]) -> Callable[..., Sequence[Tensor]]:
@@ -275,12 +272,6 @@ class _Seen:
         return self.values is not None and not torch.equal(tensor, self.values)
 
 
-def _distinct_entries(values: Tensor) -> Tensor:
-    """The entries of a tensor in memory, without the repetitions of an expanded tensor."""
-    sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
-    return values.as_strided(sizes, values.stride())
-
-
 def _bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
     return value.nbytes if isinstance(value, Value) else 0
@@ -313,7 +304,7 @@ def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts:
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 recording = recorded(function, inputs)
-            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
+            drawn = has_drawn(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
     if look.replaced:

@@ -350,12 +350,6 @@ def first_that_works(
     raise broken[1]
 
 
-def first_line(error: Exception) -> str:
-    """The class of an error and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
-
-
 def users_line(error: BaseException) -> str:
     """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
 

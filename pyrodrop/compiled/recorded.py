@@ -25,8 +25,9 @@ from torch import Tensor
 
 from pyrodrop.arrays import near
 from pyrodrop.changes import Contents, has_hooks, put_back
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.program import Program, pure
-from pyrodrop.compiled.record import Untraceable, first_line
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
 from pyrodrop.steps import Arguments, Loss, Objective, OfPyro, Shapes

@@ -13,7 +13,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from pyrodrop.checks import Inputs, parts
+from pyrodrop.checks import Inputs, first_line, parts
 from pyrodrop.data.columns import Columns, listed
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
@@ -100,7 +100,7 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
     shapes = ", ".join(str(list(part.shape)) for part in parts(x))
     if together:
         why = ". It needs all of its examples at once: predict at as many as it was trained on."
-    return f"the network cannot {doing} on x of shape {shapes}: {type(error).__name__}: {first_line(error)}{why}"
+    return f"the network cannot {doing} on x of shape {shapes}: {first_line(error)}{why}"
 
 
 def wrong_inputs(x: Inputs, error: Exception) -> str:
@@ -111,11 +111,6 @@ def wrong_inputs(x: Inputs, error: Exception) -> str:
         "; x must have one row per example, [N, ...], images [N, channels, height, width], or be a tuple or mapping of such "
         "tensors, the arguments of the network's forward, which computes in the dtype of its weights",
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:

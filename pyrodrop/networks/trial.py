@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.changes import STAYS
 from pyrodrop.changes import Look as Before
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
-from pyrodrop.devices import drawn_outside_torch, outside_torch
+from pyrodrop.devices import has_drawn, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
 from pyrodrop.private_apis import in_function_transform, recomputation_refused
@@ -213,15 +213,11 @@ class Trial:
         """A call on two rows; an `Unfit` if it draws random numbers.
 
         All noise of a model comes from its guide, so random numbers that its network draws would be no part of the
-        posterior. If random states have changed, the network is called again, since another thread may have drawn.
+        posterior.
         """
-        before, before_outside = _random_states(), outside_torch()
+        before = _random_states()
         look = self(self.two, **options)
-        outside = drawn_outside_torch(before_outside, lambda: self(self.two, **options))
-        if not outside and _random_states() != before:
-            before = _random_states()
-            self(self.two, **options)
-        if outside or _random_states() != before:
+        if has_drawn(before, lambda: self(self.two, **options), _random_states):
             raise Unfit(self.draws)
         return look
 
@@ -418,10 +414,9 @@ def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for module, name in modules.items()]
 
 
-def _random_states() -> list[bytes]:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-    return [state.numpy().tobytes() for state in states]
+def _random_states() -> tuple[Any, ...]:
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+    return outside_torch(), *(state.numpy().tobytes() for state in states)
 
 
 def _leaves(output: Tensor) -> list[Tensor]:

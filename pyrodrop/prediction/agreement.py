@@ -22,10 +22,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent
 
-from pyrodrop.checks import HasRows, HasWeights
+from pyrodrop.checks import HasRows, HasWeights, first_line
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.networks.checks import first_line
 
 DISCRETE = (
     ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "
@@ -183,7 +182,7 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         network = isinstance(function, nn.Module) and not isinstance(function, PyroModule)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{first_line(error)}"
             f"{': models.from_module(net, ...) or read(net, x, ...) makes a model of it' if network else _columns(args)}"
         ) from error
     except ValueError as error:
