@@ -21,7 +21,7 @@ import functools
 import inspect
 import operator
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -161,19 +161,17 @@ def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     ]
 
 
-def refuse(compared: Mapping[str, list[str]], what: str, remedy: str) -> None:
+def refuse(lines: Sequence[str], what: str, remedy: str) -> None:
     """Raise a ValueError if there are differences; it shows a few.
 
     Args:
-        compared: the `differences` of every part, by name.
+        lines: the `differences`.
         what: what the message says about the file, such as ``FILE is of another model``.
-        remedy: what to do, with {} for the names of the parts that differ.
+        remedy: what to do.
     """
-    lines = [line for differing in compared.values() for line in differing]
     if lines:
         more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-        names = tuple(name for name, differing in compared.items() if differing)
-        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
+        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy}")
 
 
 def made(data: Any, model: Any = None) -> Any:

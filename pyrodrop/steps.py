@@ -30,7 +30,7 @@ from torch.distributions import constraints
 from pyrodrop.changes import Look, places_of
 from pyrodrop.checks import Inputs, over_tensors, parts, tensors_in
 from pyrodrop.devices import made_on
-from pyrodrop.private_apis import fused_adam, fused_adamw
+from pyrodrop.private_apis import constraint_in_store, fused_adam, fused_adamw
 
 Shapes = tuple[torch.Size, ...]
 Place = tuple[nn.Module, str]
@@ -244,6 +244,19 @@ class Parameter(NamedTuple):
     unconstrained: Tensor
     constraint: constraints.Constraint
 
+    @classmethod
+    def of_sites(cls, sites: Mapping[Any, Any]) -> dict[str, Parameter]:
+        """The parameters of Pyro's param sites, each once, by its first name."""
+        parameters: dict[int, tuple[str, Parameter]] = {}
+        for name, site in sites.items():
+            value = site["value"]
+            unconstrained = (
+                value.unconstrained() if hasattr(value, "unconstrained") else value
+            )  # with module_local_params
+            constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
+            parameters.setdefault(id(unconstrained), (name, cls(unconstrained, constraint)))
+        return dict(parameters.values())
+
 
 @dataclass(frozen=True, eq=False)
 class Loss:
@@ -372,8 +385,8 @@ class Update:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        kinds = torch.optim.Adam, torch.optim.AdamW
-        self._fused = type(optimizer) in kinds and _is_fused(optimizer) and not does_more(optimizer)
+        kinds, groups = (torch.optim.Adam, torch.optim.AdamW), optimizer.param_groups
+        self._fused = type(optimizer) in kinds and all(g.get("fused") for g in groups) and not does_more(optimizer)
 
     def clear(self) -> None:
         """Set all gradients to None."""
@@ -408,8 +421,7 @@ class Update:
                     states = [self._state(parameter) for parameter in parameters]
                     steps = [state["step"].add_(1) for state in states]
                     gradients = [parameter.grad for parameter in parameters]
-                    decoupled = type(self.optimizer) is torch.optim.AdamW
-                    adam_step(group, parameters, gradients, states, steps, decoupled=decoupled)
+                    adam_step(group, parameters, gradients, states, steps)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.optimizer.state[parameter]
@@ -426,8 +438,6 @@ def adam_step(
     gradients: Sequence[Any],
     states: Sequence[Mapping[str, Any]],
     steps: Sequence[Tensor],
-    *,
-    decoupled: bool,
 ) -> None:
     """Make a step of Adam, or of AdamW, by torch's fused operation, for parameters of one dtype on one device.
 
@@ -435,20 +445,9 @@ def adam_step(
         group: the options.
         states: of the optimiser, for every parameter.
         steps: the number of every parameter's step, counted from 1, on its device.
-        decoupled: whether the weight decay is; an option of the group may say so, too.
     """
-    (fused_adamw if decoupled or group.get("decoupled_weight_decay") else fused_adam)(
+    (fused_adamw if group.get("decoupled_weight_decay") else fused_adam)(
         parameters, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states], [],
         steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"],
         eps=group["eps"], amsgrad=False, maximize=False,
     )  # fmt: skip
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this is a fused optimiser whose options are numbers."""
-    groups = optimizer.param_groups
-    plain = all(
-        isinstance(number, float) for group in groups if group.get("fused") for number in (group["lr"], *group["betas"])
-    )
-    decoupled = any(group.get("decoupled_weight_decay") for group in groups)
-    return plain and all(group.get("fused") for group in groups) and decoupled <= (type(optimizer) is torch.optim.AdamW)

@@ -55,15 +55,11 @@ class Layout:
 
     def per_draw(self, shape: Sequence[int], examples: int) -> torch.Size:
         """The shape of one mask for all examples, from that of a call's mask."""
-        if self.axis is None:
-            return torch.Size(shape)
-        return torch.Size((*shape[: self.axis], shape[self.axis] // examples, *shape[self.axis + 1 :]))
+        return torch.Size([n // examples if axis == self.axis else n for axis, n in enumerate(shape)])
 
     def of_examples(self, shape: Sequence[int], examples: int) -> torch.Size:
         """The shape of a call's mask, from that of one mask for all examples."""
-        if self.axis is None:
-            return torch.Size(shape)
-        return torch.Size((*shape[: self.axis], shape[self.axis] * examples, *shape[self.axis + 1 :]))
+        return torch.Size([n * examples if axis == self.axis else n for axis, n in enumerate(shape)])
 
     def spread(self, mask: Tensor, shape: Sequence[int], examples: int) -> Tensor:
         """A mask that broadcasts to the call's `shape`: one mask for all examples is repeated, any other is unchanged."""

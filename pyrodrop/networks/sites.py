@@ -99,11 +99,7 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"
             )
-        wrapped = (
-            nn.DataParallel,
-            nn.parallel.DistributedDataParallel,
-            getattr(torch.jit, "ScriptModule", nn.DataParallel),
-        )
+        wrapped = nn.DataParallel | nn.parallel.DistributedDataParallel | torch.jit.ScriptModule
         if isinstance(module, wrapped) or hasattr(module, "_orig_mod"):
             raise TypeError(
                 "the network of a model must be the plain module that it was made from, not one that is scripted, compiled "

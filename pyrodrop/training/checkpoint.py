@@ -136,7 +136,7 @@ def check_same(there: Any, here: dict[str, str], file: str) -> None:
     if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
     free = "A run that continues may differ in steps, lr, lr_schedule, kl_weight, engine"
-    refuse({"run": differences(words, here)}, f"{file} is of another run", free)
+    refuse(differences(words, here), f"{file} is of another run", free)
 
 
 def as_tensor(run: dict[str, str]) -> Tensor:

@@ -18,7 +18,6 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, tensors_of
 from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
@@ -34,7 +33,7 @@ from pyrodrop.modules import LocalModule
 from pyrodrop.networks.checks import check_values
 from pyrodrop.networks.sites import check_starts
 from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
-from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
+from pyrodrop.private_apis import StoreAsItIs, forget_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
@@ -224,7 +223,7 @@ class Problem:
                 self._call(kind, batch)  # which sets up what later calls do not
                 with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
                     self._call(kind, batch)
-        moving, parameters = Buffers.moved(look, *programs), _parameters(capture.trace.nodes)
+        moving, parameters = Buffers.moved(look, *programs), Parameter.of_sites(capture.trace.nodes)
         if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
@@ -283,11 +282,8 @@ class Problem:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of model and guide that are no parameters: rates, precisions, standardisations, prior scales."""
-        tensors: dict[str, Tensor] = {}
-        for name, [(module, leaf), *_] in places_of(self.model, self.guide).items():
-            tensors[name] = module.get_buffer(leaf)
         priors = self.model.priors if isinstance(self.model, NetworkModel) else {}
-        return tensors | {
+        return Buffers((), places_of(self.model, self.guide)).named() | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
 
@@ -326,17 +322,6 @@ def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
     """
     values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
     return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
-
-
-def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
-    """The parameters of Pyro's param sites, each once, by its first name."""
-    parameters: dict[int, tuple[str, Parameter]] = {}
-    for name, site in sites.items():
-        value = site["value"]
-        unconstrained = value.unconstrained() if hasattr(value, "unconstrained") else value  # with module_local_params
-        constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
-        parameters.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
-    return dict(parameters.values())
 
 
 @contextmanager
