@@ -227,16 +227,13 @@ class Contents:
             for name, item in named.items():
                 self._item(item, name, path, inner=True)
         elif isinstance(value, _CONTAINERS):
-            self._container(value, path)
+            if not isinstance(value, tuple | frozenset):
+                self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in list(itertools.islice(items, _VISITED)):
+                self._item(item, str(key), path)
         elif inner or not _of_library(type(value).__module__):
             self._object(value, path)
-
-    def _container(self, value: Any, path: str) -> None:
-        if not isinstance(value, tuple | frozenset):
-            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(itertools.islice(items, _VISITED)):
-            self._item(item, str(key), path)
 
     def _item(self, item: Any, name: str, path: str, *, inner: bool = False) -> None:
         """Note an item of a container or partial, which is compared with the container."""
@@ -422,7 +419,8 @@ class Look:
         sources = [value for value in contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources) if code]
         for _, _, name, value in contents.places:
-            if _takes_items(value):
+            stateless = not hasattr(value, "__dict__") or _of_library(type(value).__module__)
+            if isinstance(value, Iterator) and stateless:  # whose position is in no attribute
                 raise ValueError(
                     f"the program takes items from the iterator {name!r}, a {type(value).__name__}, which cannot be put "
                     "back after calls: pass the items as arguments, or keep a list of them and a counter"
@@ -432,7 +430,9 @@ class Look:
         """Note what has changed."""
         self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
         self.replaced = self._store.replaced()
-        if name := self.changed() or self._drawn():
+        names = {id(value): name for _, _, name, value in self._contents.places}
+        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        if name := self.changed() or next((names.get(id(source), "a random generator") for source in moved), ""):
             self.changes = f"a call changes {name}"
 
     def moves(self) -> list[tuple[nn.Module, str]]:
@@ -451,12 +451,6 @@ class Look:
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
         return names[0].rpartition(".")[2] if names else ""
 
-    def _drawn(self) -> str:
-        """The name of a generator of the programs from which numbers were drawn; empty if there is none."""
-        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
-        known = {id(value): name for _, _, name, value in self._contents.places}
-        return next((known.get(id(source), "a random generator") for source in moved), "")
-
     def forget(self, names: Sequence[str]) -> None:
         """Delete parameters from Pyro's store for good."""
         for name in names:
@@ -468,7 +462,10 @@ class Look:
         self.writes.undo()
         self._store.restore()
         for source, state in self._generators:
-            _set_state(source, pickle.loads(state))
+            if isinstance(source, np.random.Generator):
+                source.bit_generator.state = pickle.loads(state)
+            else:
+                (source.setstate if hasattr(source, "setstate") else source.set_state)(pickle.loads(state))
         if Contents(*self._programs, code=self._code).modules.keys() <= self._contents.modules.keys():
             with torch.no_grad():
                 for module, name, value, old, _ in self._buffers:
@@ -584,13 +581,6 @@ def _state(source: Any) -> Any:
     return source.getstate() if hasattr(source, "getstate") else source.get_state()
 
 
-def _set_state(source: Any, state: Any) -> None:
-    if isinstance(source, np.random.Generator):
-        source.bit_generator.state = state
-    else:
-        (source.setstate if hasattr(source, "setstate") else source.set_state)(state)
-
-
 def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
     """Functions that read and replace an entry of a dictionary."""
     return functools.partial(table.get, name, _ABSENT), functools.partial(table.__setitem__, name)
@@ -644,11 +634,6 @@ def _of_package(program: Any) -> bool:
 
 def _of_library(module: str | None) -> bool:
     return (module or "builtins").partition(".")[0] in _LIBRARIES
-
-
-def _takes_items(value: Any) -> bool:
-    """Whether this is an iterator of Python or a library, whose position is in no attribute."""
-    return isinstance(value, Iterator) and (not hasattr(value, "__dict__") or _of_library(type(value).__module__))
 
 
 def _names(code: CodeType) -> set[str]:

@@ -265,8 +265,13 @@ class WholeStep:
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
         """
-        if program.draws_itself:
-            _check_draws(program, self.tensors)
+        if drawn := program.draws_itself:
+            others = [operation for operation in drawn if operation not in AS_THEY_ARE]
+            if others or batch.device.type == "cuda":
+                raise Untraceable(
+                    f"it draws noise whose distribution depends on parameters, by {(others or drawn)[0]}, of which a "
+                    "compiled program would draw other numbers"
+                )
             options = {**options, "fallback_random": True}
         rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
         inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
@@ -311,16 +316,6 @@ def same_numbers(terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tup
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
     return all(near(*pair, 2e-3) for pair in terms) and all(near(*pair, 1e-2, least) for pair in gradients)
-
-
-def _check_draws(program: Program, inputs: Sequence[Tensor]) -> None:
-    """Raise `Untraceable` for a graph whose compiled program would draw other random numbers than the graph."""
-    others = [str(operation) for operation in program.draws_itself if operation not in AS_THEY_ARE]
-    if others or (program.draws_itself and any(tensor.is_cuda for tensor in inputs)):
-        raise Untraceable(
-            f"it draws noise whose distribution depends on parameters, by {(others or program.draws_itself)[0]}, of which a "
-            "compiled program would draw other numbers"
-        )
 
 
 def calling(

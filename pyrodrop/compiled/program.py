@@ -34,7 +34,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.changes import put_back
 from pyrodrop.checks import first_line
 from pyrodrop.compiled.record import (
-    Recording,
     Untraceable,
     Value,
     base_of,
@@ -211,7 +210,8 @@ class MappedProgram(Program):
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
         self.one, self.graph, self.draws_itself = program, program.graph, []
-        names = [_name_of(tensor, state[0]) for tensor in program.met]
+        names_of = {(v.data_ptr(), v.shape, v.dtype): name for name, v in reversed(state[0].items())}
+        names = [names_of.get((tensor.data_ptr(), tensor.shape, tensor.dtype)) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {
             key: [tensor if name is None else tensors[name] for tensor, name in zip(program.met, names, strict=True)]
@@ -242,14 +242,6 @@ class MappedProgram(Program):
     def draw_alone(self, replicate: int) -> list[Tensor]:
         """Random numbers for one call of one replicate, as Pyro would draw them for it."""
         return [noise.draw() for noise in self._alone[replicate]]
-
-
-def _name_of(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
-    """The name in `state` of a tensor with the memory, shape and dtype of this one, or None."""
-    for name, value in state.items():
-        if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
-            return name
-    return None
 
 
 class _Seen:
@@ -311,11 +303,6 @@ def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts:
         raise Untraceable(f"a call replaces the parameter {look.replaced[0]} in Pyro's store")
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
-    return _purify(recording)
-
-
-def _purify(recording: Recording) -> Program:
-    """Turn random numbers into inputs."""
     graph, constants = recording.graph, recording.constants
     _refuse_writes(graph, set(recording.inputs), set(constants))
     if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
@@ -552,8 +539,10 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
         results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
         small = all(result.meta["val"].nbytes <= SMALL for result in results)
         number = node.args[0] if node.target is _A._to_copy.default else _LIKE.get(node.target)
-        if small and isinstance(number, int | float) and _is_dense(node.meta["val"]):
-            return filled(node.meta["val"], number)
+        if small and isinstance(number, int | float):
+            value = node.meta["val"]
+            if torch.empty(value.shape, device="meta").stride() == value.stride:
+                return filled(value, number)
         to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
         arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
         key = f"{to is step} {node.target} {arguments!r}"  # in which numbers of different types differ
@@ -575,10 +564,6 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
     for each in (step, once):
         each.eliminate_dead_code()
     return step, once
-
-
-def _is_dense(value: Value) -> bool:
-    return torch.empty(value.shape, device="meta").stride() == value.stride
 
 
 def _source(node: fx.Node) -> fx.Node | None:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.infer import TraceEnum_ELBO
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -30,7 +28,7 @@ from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
-from pyrodrop.steps import Arguments, Loss, Objective, OfPyro, Shapes
+from pyrodrop.steps import Arguments, Loss, Objective, Shapes
 
 
 class Results(NamedTuple):
@@ -130,7 +128,11 @@ class Recorded:
 
         def gradient(*tensors: Tensor) -> list[Tensor]:  # Pyro finds the parameters by itself
             buffers, (*rows, controls) = tensors[len(leaves) : first], tensors[first:]
-            with moving.replaced([buffer.clone() for buffer in buffers]) as moved, _whatever_the_values(objective):
+            with (
+                moving.replaced([buffer.clone() for buffer in buffers]) as moved,
+                without_nan_warnings(),
+                costs_weighted(),
+            ):
                 terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
                 after = [buffer.detach() for buffer in moved()]
             return [terms, *gradients, *after]
@@ -193,16 +195,6 @@ class Recorded:
 def is_due(step: int) -> bool:
     """Whether recorded steps are compared with Pyro's at this one: at 1, 2, 4, ... and every 1,000th."""
     return step & (step - 1) == 0 or step % 1000 == 0
-
-
-def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
-    """Let a loss object of Pyro make the same operations within the block for all values of tensors."""
-    block = ExitStack()
-    if isinstance(objective, OfPyro):
-        block.enter_context(without_nan_warnings())
-        if isinstance(objective.loss, TraceEnum_ELBO):
-            block.enter_context(costs_weighted())
-    return block
 
 
 def difference(wanted: Results, ours: Results, names: Sequence[str], size: float = 0.0) -> str:

@@ -471,13 +471,6 @@ def _unlike_the_first(x: Inputs) -> Tensor:
     return torch.stack(unlike).any(0).nonzero()[:, 0]
 
 
-def _axis(two: torch.Size, three: torch.Size) -> int | None:
-    if len(two) != len(three):
-        return None
-    other = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
-    return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
-
-
 class _Probe(LazyReparam):
     """Uses the value of a weight without noise, and records the inputs that the weight is applied to.
 
@@ -502,9 +495,11 @@ class _Probe(LazyReparam):
         None for a weight that has several uses (tied, recurrent): noise per example would differ between them, so such a
         weight must be sampled as a whole.
         """
-        if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
+        two, three = (probe.shapes[0] if len(probe.shapes) == 1 else None for probe in (self, other))
+        if two is None or three is None or len(two) != len(three):
             return None
-        return _axis(self.shapes[0], other.shapes[0])
+        unlike = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+        return unlike[0] if len(unlike) == 1 and (two[unlike[0]], three[unlike[0]]) == (2, 3) else None
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)

@@ -119,7 +119,12 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
+        if (
+            func in _TRANSPOSITIONS
+            and len(lazy) == 1
+            and lazy[0].dim() == 2
+            and {axis % 2 for axis in args[1:]} in (set(), {0, 1})
+        ):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
             if weight.drawn:
@@ -263,10 +268,6 @@ class LazyDistribution(TorchDistribution):
 @register_kl(LazyDistribution, LazyDistribution)
 def _lazy(q: LazyDistribution, p: LazyDistribution) -> Tensor:
     return q.divergence(p)
-
-
-def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
-    return not axes or {axis % 2 for axis in axes} == {0, 1}
 
 
 _TENSOR: Any = torch.Tensor

@@ -105,7 +105,7 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: tor
         **{
             f"objective.{name}": value
             for name, value in (vars(objective) if objective else {}).items()
-            if _is_plain(value)
+            if isinstance(value, bool | int | float | str)
         },
         "optimizer": type(optimizer).__name__,
         **{f"optimizer.{name}": value for name, value in optimizer.defaults.items() if name != "lr"},
@@ -117,10 +117,6 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: tor
         **of_data,
         **{name: str(value) for name, value in options.items()},
     }
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 def check_same(there: Any, here: dict[str, str], file: str) -> None:

@@ -216,7 +216,8 @@ def _made_of_others(
     Such a site has another value in a second run of the guide; a site with the same value is a true point mass and is not
     returned.
     """
-    made = {site["name"]: q for site, q in pairs if q is not None and site is not None and _is_made(q)}
+    inner = [(site["name"], q, _elements(q["fn"])) for site, q in pairs if q is not None and site is not None]
+    made = {n: q for n, q, d in inner if q.get("made") or (isinstance(d, Delta) and bool(d.log_density.any()))}
     if not made:
         return {}
     others = {q["name"]: q["fn"] for site, q in pairs if site is None}
@@ -226,11 +227,6 @@ def _made_of_others(
         for name, q in made.items()
         if not torch.equal(q["value"], again[name])
     }
-
-
-def _is_made(q: Any) -> bool:
-    of_element = _elements(q["fn"])
-    return bool(q.get("made")) or (isinstance(of_element, Delta) and bool(of_element.log_density.any()))
 
 
 class Transformed(TorchDistribution):
