@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, tensors_of
 from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
-from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader, loader_of
 from pyrodrop.devices import seeded
@@ -31,7 +30,6 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.checks import check_values
-from pyrodrop.networks.sites import check_starts
 from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
 from pyrodrop.private_apis import StoreAsItIs, forget_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
@@ -74,14 +72,14 @@ class Problem:
 
         Args:
             num_data: the number of rows behind a loader.
-            start: the seed of new initial weights, as of `restart`; None for those of the model.
+            start: the seed of new initial weights; None for those of the model.
             like: a problem of the same model, whose network is not examined again.
         """
         source, device, autos = (model, guide), settings.place, autoguides(guide)
         for what, program in (("model", model), ("guide", guide)):
             if not callable(program) or isinstance(program, type):
                 raise TypeError(f"{what} must be a Pyro {what}, called as {what}(x, y); got {shown(program)}")
-        (check_guide if start is None else _check_restart)(model, guide)
+        check_guide(model, guide)
         check_model(autos, model)
         data = loader_of(data, num_data)
         if isinstance(data, Mapping | Keywords):
@@ -96,7 +94,10 @@ class Problem:
             model, guide = copy.deepcopy((model, guide))
             modules = list(modules_of(model, guide).values())
         if start is not None:
-            _restart(model, guide, start)
+            place = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
+            with seeded(start, place):
+                model.reset_parameters()
+                guide.restart(model)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
@@ -347,58 +348,6 @@ def describe(program: Callable[..., Any]) -> str:
     if hasattr(program, "describe"):
         return str(program.describe())
     return getattr(program, "__name__", type(program).__name__)
-
-
-def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
-    """Copies of model and guide with new initial weights.
-
-    The network's modules draw them by their own ``reset_parameters()`` from `seed`.
-
-    Args:
-        model: a model with a method ``reset_parameters()``, such as those of `pyrodrop.models`.
-        guide: its guide, with a method ``restart(model)``, which those of `pyrodrop.guides` have.
-        seed: of the new values; the caller's random state does not change.
-
-    Raises:
-        TypeError: model or guide has no such method; the seed is not a whole number.
-        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it. The guide was
-            made for another model; the seed is negative.
-
-    Example:
-        >>> import torch, pyrodrop
-        >>> model = pyrodrop.models.MLP(
-        ...     [2, 4, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=1.0)
-        ... )
-        >>> guide = pyrodrop.guides.MeanField(model)
-        >>> (_, one), (_, two), (_, other) = (pyrodrop.restart(model, guide, seed) for seed in (1, 1, 2))
-        >>> weight = "layers.0.weight"
-        >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
-        (True, False)
-    """
-    seed = checked_seed(seed)
-    _check_restart(model, guide)
-    model, guide = copy.deepcopy((model, guide))
-    _restart(model, guide, seed)
-    return model, guide
-
-
-def _check_restart(model: Any, guide: Any) -> None:
-    """Raise an error for a model and a guide that cannot have new initial weights, as `restart`."""
-    check_guide(model, guide)
-    if not callable(getattr(guide, "restart", None)):
-        raise TypeError(
-            "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
-            f"weights of their own; got {shown(guide)}, which has none"
-        )
-    check_starts(model)
-
-
-def _restart(model: Any, guide: Any, seed: int) -> None:
-    """Give model and guide new initial weights, in place; their device draws them."""
-    device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
-    with seeded(seed, device):
-        model.reset_parameters()
-        guide.restart(model)
 
 
 # Pyro's autoguides. One refers to its model, loses that reference when it is copied or pickled, and creates its parameters
