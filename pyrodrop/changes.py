@@ -519,8 +519,10 @@ class _Writes:
     def keep(self, tensor: Tensor) -> None:
         """Copy a tensor, unless that was done before."""
         memory = _address(tensor)
-        if memory and memory not in self._copies:
-            self._copies[memory] = (whole := _whole(tensor), whole.clone())
+        if memory and memory not in self._copies:  # all of the memory that it is a view of
+            size = tensor.untyped_storage().nbytes() // tensor.itemsize
+            whole = tensor.detach().as_strided((size,), (1,), 0)
+            self._copies[memory] = whole, whole.clone()
 
     def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make an operation."""
@@ -566,12 +568,6 @@ def _address(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
     except RuntimeError:  # the only way to know
         return 0
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    """All of the memory that a tensor is a view of."""
-    detached = tensor.detach()
-    return detached.as_strided((detached.untyped_storage().nbytes() // detached.itemsize,), (1,), 0)
 
 
 def _state(source: Any) -> Any:

@@ -159,7 +159,9 @@ class Recorded:
         """
         names, unlike, size = list(self.loss.trained), "", 0.0
         for seed in (1, 2, 3):
-            wanted = self._by_pyro(batch, seed)
+            with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*self.loss.moving.parts):
+                terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
+                wanted = Results(terms, gradients, [buffer.detach().clone() for buffer in self.buffers])
             with seeded(seed, batch.device):
                 try:
                     ours = self.results(program, batch)
@@ -172,13 +174,6 @@ class Recorded:
             if not unlike:
                 break
         return unlike
-
-    def _by_pyro(self, batch: Arguments, seed: int) -> Results:
-        """The results that Pyro computes from the random numbers of a seed; modules do not change."""
-        moving = self.loss.moving
-        with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
-            terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
-            return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
     def results(self, program: Program, batch: Arguments) -> Results:
         """The results of a program for minibatches of its shape."""

@@ -475,17 +475,14 @@ class _Optimizers:
             for numbers in alike.values():
                 weights = [self.weights[number] for number in numbers]
                 slopes = [gradients[number].to(self.weights[number].dtype).contiguous() for number in numbers]
-                self._step(numbers[0], weights, slopes, [states[number] for number in numbers])
-
-    def _step(self, first: int, weights: list[Tensor], gradients: list[Tensor], states: list[Any]) -> None:
-        """A step with the settings of the first; ClippedAdam has eps outside of the bias correction."""
-        settings, device = self.param_groups[first], weights[0].device
-        eps, steps = settings["eps"], [state["step"] for state in states]
-        if "lrd" in settings:
-            gradients = [gradient.clamp(-settings["clip_norm"], settings["clip_norm"]) for gradient in gradients]
-            eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
-            steps = [torch.tensor(float(steps[0]))] * len(weights)
-        adam_step({**settings, "eps": eps}, weights, gradients, states, [step.to(device) for step in steps])
+                settings, of_all = self.param_groups[numbers[0]], [states[number] for number in numbers]
+                eps, steps = settings["eps"], [state["step"] for state in of_all]
+                if "lrd" in settings:  # ClippedAdam, which has eps outside of the bias correction
+                    slopes = [slope.clamp(-settings["clip_norm"], settings["clip_norm"]) for slope in slopes]
+                    eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
+                    steps = [torch.tensor(float(steps[0]))] * len(weights)
+                steps = [step.to(weights[0].device) for step in steps]
+                adam_step({**settings, "eps": eps}, weights, slopes, of_all, steps)
 
     def count(self) -> None:
         """Count a step, and let the learning rate of ClippedAdam decay."""

@@ -151,19 +151,16 @@ class LazyWeight(torch.Tensor):
                 else distribution.strategy.push(distribution.base, at)
             )
             if isinstance(at.bias, LazyWeight):
-                y = y + at.bias._as_bias(at)
+                bias, of_bias = at.bias, at.bias.distribution  # one sample per example, or the one drawn before
+                if bias.drawn or is_constant(of_bias.base):
+                    y = y + at.over_outputs(bias.realise())
+                else:
+                    of_bias.check_unused()
+                    of_bias.pushed = True
+                    y = y + of_bias.strategy.bias(of_bias.base, at)
             elif at.bias is not None:
                 y = y + at.over_outputs(at.bias)
         return y if torch.is_grad_enabled() else y.detach()
-
-    def _as_bias(self, at: LinearMap) -> Tensor:
-        """This bias of a map, in the shape of the map's output: one sample per example, or the one drawn before."""
-        distribution = self.distribution
-        if self.drawn or is_constant(distribution.base):
-            return at.over_outputs(self.realise())
-        distribution.check_unused()
-        distribution.pushed = True
-        return distribution.strategy.bias(distribution.base, at)
 
 
 class LazyDistribution(TorchDistribution):

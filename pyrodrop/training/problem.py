@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -218,7 +219,9 @@ class Problem:
         with put_back(*programs) as outer:
             with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
                 self._call(kind, batch, first=self.program)
-            others = _of_other_networks(capture.trace.nodes) if self.program else []
+            # parameters of another network in the store under the name of a pyro.module, which Pyro would train instead
+            modules = {n: site for n, site in capture.trace.nodes.items() if self.program and "$$$" in n}
+            others = [n for n, s in modules.items() if not any(s["value"].unconstrained() is own for own in s["args"])]
             if self.program and (others or look.changes or look.moved):
                 outer.forget(others)
                 self._call(kind, batch)  # which sets up what later calls do not
@@ -316,15 +319,6 @@ def forget_others(modules: Sequence[nn.Module]) -> None:
                     forget_in_store(full)
 
 
-def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
-    """Names of ``pyro.module`` statements under which Pyro's store has parameters of another network.
-
-    Pyro would train those, while the network of the statement computes with its own.
-    """
-    values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
-    return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
-
-
 @contextmanager
 def training_mode(*problems: Problem) -> Iterator[None]:
     """Have models of `pyrodrop.models` in training mode, and in evaluation mode afterwards, with their guides.
@@ -398,19 +392,11 @@ def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None
 
 def _name_apart(auto: AutoGuide) -> None:
     """Give an autoguide a name that no existing autoguide has and under which Pyro's store has no parameters."""
-    old = auto._pyro_name
-    name, number = old, 1
-    while not _free(name, auto):
-        number += 1
-        name = f"{old}_{number}"
-    _NAMED[name] = auto
+    old, its_parameters = auto._pyro_name, {id(parameter) for parameter in auto.parameters()}
+    stored = [n for n, value in pyro.get_param_store().named_parameters() if id(value) not in its_parameters]
+    names = (f"{old}_{number}" if number > 1 else old for number in itertools.count(1))
+    free = (n for n in names if _NAMED.get(n, auto) is auto and not any(other.startswith(f"{n}.") for other in stored))
+    _NAMED[name := next(free)] = auto
     for module in auto.modules():
         if isinstance(module, PyroModule):
             module._pyro_name = name + module._pyro_name.removeprefix(old)
-
-
-def _free(name: str, auto: AutoGuide) -> bool:
-    its_parameters = {id(parameter) for parameter in auto.parameters()}
-    stored = pyro.get_param_store().named_parameters()
-    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in its_parameters]
-    return not others and _NAMED.get(name, auto) is auto
