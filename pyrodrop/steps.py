@@ -177,16 +177,16 @@ class Objective(ABC):
         """nll and kl, ``[2]``, without gradient."""
 
     @abstractmethod
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
         """Add the gradient to that of the parameters; returns nll and kl, ``[2]``.
 
         Args:
             batch: arguments of model and guide.
-            factors: of nll and of the weights' KL divergence in the loss.
+            weight: of the weights' KL divergence in the loss.
         """
 
     @abstractmethod
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf, 0 if the loss does not depend on it; no ``.grad`` changes."""
 
 
@@ -216,7 +216,7 @@ class OfPyro(Objective):
         with torch.no_grad():
             return self._called(self.loss.loss, batch)
 
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
         return self._called(self.loss.loss_and_grads, batch)
 
     def _called(self, method: Callable[..., Any], batch: Arguments) -> Tensor:
@@ -225,12 +225,12 @@ class OfPyro(Objective):
         value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device=batch.device)
         return torch.stack([value, torch.zeros_like(value)])
 
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         kept = [leaf.grad for leaf in leaves]
         try:
             for leaf in leaves:
                 leaf.grad = None
-            terms = self.backward(batch, factors)
+            terms = self.backward(batch, weight)
             self.reached = [leaf.grad is not None for leaf in leaves]
             return terms, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         finally:
@@ -296,16 +296,16 @@ class Loss:
 
 
 class Plan(NamedTuple):
-    """The factors and learning rates of consecutive steps, one entry per step.
+    """The weights of the divergence and the learning rates of consecutive steps, one entry per step.
 
     Attributes:
         first: number of the first step, counted from 0.
-        factors: power of the likelihood, and weight of the KL divergence of the weights.
+        weights: factor of the KL divergence of the weights in the loss.
         rates: learning rate of every parameter group.
     """
 
     first: int
-    factors: list[tuple[float, float]]
+    weights: list[float]
     rates: list[list[float]]
 
 

@@ -194,7 +194,7 @@ class WholeStep:
     Attributes:
         rules: the rule of every parameter group.
         tensors: all that a step writes to.
-        width: the number of numbers that a step takes: the factors of nll and kl, and those of the rules.
+        width: the number of numbers that a step takes: the factor of kl, and those of the rules.
 
     Raises:
         Untraceable: the optimiser has no rule, or no state for a parameter.
@@ -224,14 +224,14 @@ class WholeStep:
         self._sizes = list(map(len, names))
         self._counts = len(leaves), len(states), len(buffers), len(extra)
         self.tensors: list[Tensor] = [*(leaf.detach() for leaf in leaves), *states, *buffers, *extra]
-        ends = [2, *(rule.numbers for rule in rules)]
+        ends = [1, *(rule.numbers for rule in rules)]
         self._numbers = [slice(sum(ends[: i + 1]), sum(ends[: i + 2])) for i in range(len(rules))]
         self.width: int = sum(ends)
 
-    def numbers(self, step: int, factors: Sequence[float], rates: Sequence[float]) -> list[float]:
+    def numbers(self, step: int, weight: float, rates: Sequence[float]) -> list[float]:
         """The numbers of a step, counted from 1."""
         schedules = (rule.schedule(step, rate) for rule, rate in zip(self.rules, rates, strict=True))
-        return [*factors, *(number for schedule in schedules for number in schedule)]
+        return [weight, *(number for schedule in schedules for number in schedule)]
 
     def of(self, evaluate: Callable[..., Any], rows: int) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs, for a gradient by `evaluate`, whose arguments have `rows` tensors."""
@@ -240,7 +240,7 @@ class WholeStep:
             after = iter(inputs)
             leaves, flat, moving, extra = ([next(after) for _ in range(count)] for count in self._counts)
             batch, controls = [next(after) for _ in range(rows)], next(after)
-            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *after)
+            terms, *results = evaluate(*leaves, *moving, *batch, controls[0], *after)
             gradients, moved = results[: len(leaves)], results[len(leaves) :]
             choice = self._guard(terms, gradients, extra) if self._guard else lambda _, new: new
             states = iter(flat)

@@ -1,8 +1,8 @@
 """A loss with the programs of its gradient, and whether they compute what Pyro does.
 
-    (parameters, buffers, tensors of the arguments, controls) -> ([nll, kl], gradients of the loss, buffers)
+    (parameters, buffers, tensors of the arguments, weight) -> ([nll, kl], gradients of the loss, buffers)
 
-    loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
+    loss = nll + weight kl(weights) + kl(hyperparameters)
 
 Pyro runs its handlers at every step. Here they run once for each shape of minibatch, and the tensor operations are recorded.
 Parameters are recognised wherever Pyro, a module or a guide finds them. Buffers that a call updates (running statistics) are
@@ -127,13 +127,13 @@ class Recorded:
         first = len(leaves) + len(moving)
 
         def gradient(*tensors: Tensor) -> list[Tensor]:  # Pyro finds the parameters by itself
-            buffers, (*rows, controls) = tensors[len(leaves) : first], tensors[first:]
+            buffers, (*rows, weight) = tensors[len(leaves) : first], tensors[first:]
             with (
                 moving.replaced([buffer.clone() for buffer in buffers]) as moved,
                 without_nan_warnings(),
                 costs_weighted(),
             ):
-                terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
+                terms, gradients = objective.gradients(batch.filled(rows), weight, leaves)
                 after = [buffer.detach() for buffer in moved()]
             return [terms, *gradients, *after]
 
@@ -182,9 +182,9 @@ class Recorded:
         return Results(terms, results[:count], results[count:])
 
     def inputs(self, batch: Arguments) -> list[Tensor]:
-        """The inputs of a program: parameters, buffers, the tensors of the arguments, and the factors 1."""
+        """The inputs of a program: parameters, buffers, the tensors of the arguments, and the weight 1."""
         leaves = [leaf.detach() for leaf in self.leaves]
-        return [*leaves, *self.buffers, *batch.tensors, torch.ones(2).to(leaves[0])]
+        return [*leaves, *self.buffers, *batch.tensors, leaves[0].new_ones(())]
 
 
 def is_due(step: int) -> bool:

@@ -116,7 +116,7 @@ class StackedLoss:
             with seeded(r, batch.device):
                 for place, drawn in zip(noise, program.draw_alone(r), strict=True):
                     place[r] = drawn
-        inputs = [*self.leaves, *self.buffers, *batch.tensors, torch.ones(2).to(self.leaves[0])]
+        inputs = [*self.leaves, *self.buffers, *batch.tensors, self.leaves[0].new_ones(())]
         terms, *results = program.evaluate(*inputs, *program.constants, *noise)
         return terms, results[len(self.leaves) :]
 
@@ -323,11 +323,11 @@ class Traced(Steps):
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
+        self._weights = torch.tensor(plan.weights, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
         loss, buffers, constants = self.loss, self.loss.buffers, prepared.program.constants
-        terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._factors[index], *constants, *noise)
+        terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._weights[index], *constants, *noise)
         gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient
@@ -375,8 +375,8 @@ class Compiled(Steps):
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         rows = [
-            self._whole.numbers(plan.first + i, factors, rates)
-            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+            self._whole.numbers(plan.first + i, weight, rates)
+            for i, (weight, rates) in enumerate(zip(plan.weights, plan.rates, strict=True), 1)
         ]
         self._controls = torch.tensor(rows, dtype=torch.float64).to(self._whole.tensors[0]).unbind(0)
 

@@ -367,7 +367,7 @@ class _Record:
         self._compiles, self._kinds = True, optimizers.kinds
 
     def _compiled_step(self, step: Callable[..., Sequence[Tensor]], optimizers: _Optimizers, call: Call) -> float:
-        numbers = [1.0, 1.0]
+        numbers = [1.0]
         states = optimizers.state.values()
         for rule, settings, state in zip(optimizers.rules, optimizers.param_groups, states, strict=True):
             numbers += rule.schedule(int(state.get("step", 0)) + 1, settings["lr"])

@@ -288,25 +288,25 @@ def _of_package(model: Any) -> Any:
 
 
 class MeanField(Objective):
-    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
+    """nll + weight * kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
 
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
-        terms, loss = self._loss(batch, factors)
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
+        terms, loss = self._loss(batch, weight)
         loss.backward()  # type: ignore[no-untyped-call]
         return terms
 
-    def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Arguments, weight: Any) -> tuple[Tensor, Tensor]:
         with making(batch):
             terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
-        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
+        loss = terms.nll + weight * terms.kl_weights + terms.kl_hyper
         return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():
-            return self._loss(batch, (1.0, 1.0))[0]
+            return self._loss(batch, 1.0)[0]
 
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        terms, loss = self._loss(batch, factors)
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        terms, loss = self._loss(batch, weight)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
 
