@@ -69,7 +69,13 @@ class LocalModule(PyroModule):
         value.unconstrained = weakref.ref(unconstrained)
         if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
             return value  # type: ignore[no-any-return]
-        _name_in_store(full_name, unconstrained)
+        handlers = pyro_handlers()
+        recorders = [i for i, each in enumerate(handlers) if isinstance(each, TraceMessenger) and each.param_only]
+        if recorders:  # a step of SVI, whose optimiser asks for names, or a jitted ELBO, which asks for the parameters
+            if recorders[-1] and isinstance(handlers[recorders[-1] - 1], BlockMessenger):  # as pyro.ops.jit does alone
+                raise NotImplementedError(_JITTED)
+            if pyro.get_param_store().param_name(unconstrained) != full_name:
+                name_in_store(full_name, unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
 
@@ -138,34 +144,3 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
             wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")
     if wrong:
         raise ValueError(f"{source} does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong)))
-
-
-def _name_in_store(name: str, unconstrained: Tensor) -> None:
-    """In a step of Pyro's SVI, register the parameter's name in the parameter store.
-
-    Raises:
-        NotImplementedError: a jitted ELBO looks for parameters, which it would take from the store.
-    """
-    handlers = pyro_handlers()
-    recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]
-    if not recorders:
-        return
-    if recorders[-1] and isinstance(handlers[recorders[-1] - 1], BlockMessenger):  # as pyro.ops.jit does alone
-        raise NotImplementedError(_JITTED)
-    store = pyro.get_param_store()
-    if store.param_name(unconstrained) != name:
-        name_in_store(store, functools.partial(_Weakly, unconstrained), name)
-
-
-class _Weakly:
-    """A dictionary key that equals a tensor without keeping the tensor alive; it leaves the dictionary with the tensor."""
-
-    def __init__(self, tensor: Tensor, keys: dict[Any, str]) -> None:
-        self._hash = hash(tensor)
-        self._tensor = weakref.ref(tensor, lambda _: keys.pop(self, None))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or (isinstance(other, Tensor) and self._tensor() is other)
