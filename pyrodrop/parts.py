@@ -134,8 +134,11 @@ def in_words(data: Any, name: str) -> dict[str, str]:
     if isinstance(data, dict):
         kind = data.get("part", data.get("class"))
         lines = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
-        items = _defaults(_KINDS.get(str(kind))) | _entries(data, "arguments") | _entries(data, "mapping")
-        items |= _entries(data, "now")
+        own = _KINDS.get(str(kind))
+        arguments = {} if own is None else inspect.signature(own.__init__).parameters
+        items = {key: _plain(each.default, key) for key, each in arguments.items() if each.default is not each.empty}
+        for entries in (data.get(key) for key in ("arguments", "mapping", "now")):
+            items |= entries if isinstance(entries, dict) else {}
         items.pop("seed", None)
     elif isinstance(data, list):
         lines, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
@@ -198,17 +201,6 @@ def made(data: Any, model: Any = None) -> Any:
         case list():
             return [made(value, model) for value in data]
     return data
-
-
-def _entries(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    entries = data.get(key)
-    return dict(entries) if isinstance(entries, dict) else {}
-
-
-def _defaults(kind: type[Part] | None) -> dict[str, Any]:
-    """The arguments of a class of this package that have a default, as plain data."""
-    arguments = {} if kind is None else inspect.signature(kind.__init__).parameters
-    return {name: _plain(each.default, name) for name, each in arguments.items() if each.default is not each.empty}
 
 
 def _layers(module: nn.Module) -> dict[str, str]:

@@ -417,26 +417,21 @@ def found_or_made(
 
 
 def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
-    """The path of the program in the cache; None on a GPU, and if there is no cache folder."""
-    place = _folder()
-    if place is None or any(tensor.is_cuda for tensor in inputs):
+    """The path of the program, in the folder that the environment variable ``PYRODROP_CACHE`` names, by default the user's
+    cache. None on a GPU, and if the folder cannot be written to, or other users can write to it."""
+    place = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status, user = place.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
+    except OSError:
+        return None
+    safe = status.st_uid == user and not status.st_mode & 0o022 and os.access(place, os.W_OK)
+    if not safe or any(tensor.is_cuda for tensor in inputs):
         return None
     digest = hashlib.sha256(_of_this_machine().encode())
     for part in (torch.get_num_threads(), *parts, *((t.shape, t.stride(), t.dtype) for t in inputs)):
         digest.update(f"{part};".encode())
     return place / f"{digest.hexdigest()[:32]}.so"
-
-
-def _folder() -> Path | None:
-    """The folder of programs: in the one that the environment variable ``PYRODROP_CACHE`` names, by default in the user's
-    cache. None if it cannot be written to, or other users can write to it."""
-    path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status, user = path.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
-        return None if status.st_uid != user or status.st_mode & 0o022 or not os.access(path, os.W_OK) else path
-    except OSError:
-        return None
 
 
 @functools.cache

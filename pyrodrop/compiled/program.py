@@ -304,7 +304,15 @@ def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts:
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
     graph, constants = recording.graph, recording.constants
-    _refuse_writes(graph, set(recording.inputs), set(constants))
+    for node in graph.nodes:  # a write to an argument or a constant, which is not part of the state of a training
+        bases = {base_of(written) for written in written_by(node)}
+        if bases & set(recording.inputs):
+            raise Untraceable(f"it changes an argument in place, by {node.target}")
+        if bases & set(constants):
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register it with register_buffer"
+            )
     if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
     noise_of = hoist(graph, [*recording.inputs, *constants][-1], constants)
@@ -317,19 +325,6 @@ def make_flat(module: fx.GraphModule) -> None:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     module.graph = graph
-
-
-def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node]) -> None:
-    """Raise `Untraceable` if the graph writes to an argument or a constant, which is not part of the state of a training."""
-    for node in graph.nodes:
-        bases = {base_of(written) for written in written_by(node)}
-        if bases & inputs:
-            raise Untraceable(f"it changes an argument in place, by {node.target}")
-        if bases & constants:
-            raise Untraceable(
-                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
-                "lose; register it with register_buffer"
-            )
 
 
 def loosen_views(module: fx.GraphModule) -> None:

@@ -150,10 +150,21 @@ class Dropouts(nn.Module):
 
         def answer(call: DropoutCall) -> Tensor | None:
             nonlocal called
-            self._check(call, called, examples)
-            planned, number = self.calls[called], called
-            called += 1
-            shape = planned.layout.per_draw(call.shape, examples)
+            number, called = called, called + 1
+            planned = self.calls[number] if number < len(self.calls) else None
+            what = call.kind, call.drop_rate, len(call.shape)
+            if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
+                raise ValueError(
+                    f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}"
+                )
+            axis, shape = planned.layout.axis, planned.layout.per_draw(call.shape, examples)
+            fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
+            if not fits or (planned.weight and shape != planned.shape):
+                raise ValueError(
+                    f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
+                    f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network "
+                    "with inputs of this shape"
+                )
             if seen is not None:
                 seen.append(shape)
             mask = masks.get(planned.name, "none")
@@ -176,17 +187,3 @@ class Dropouts(nn.Module):
             yield
         if called < len(self.calls):
             raise ValueError(_OTHER)
-
-    def _check(self, call: DropoutCall, number: int, examples: int) -> None:
-        planned = self.calls[number] if number < len(self.calls) else None
-        what = call.kind, call.drop_rate, len(call.shape)
-        if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
-            raise ValueError(f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}")
-        axis = planned.layout.axis
-        fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
-        if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
-            raise ValueError(
-                f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
-                f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network with "
-                "inputs of this shape"
-            )

@@ -87,7 +87,11 @@ def draw_functions(
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         outputs = _outputs(model, guide, x, num_samples, device)
         outputs = outputs if widened is None else widened(outputs, x)
-        likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
+        likelihood, targets = model.likelihood, model.targets
+        if device != outputs.device:
+            likelihood, targets = copy.deepcopy((likelihood, targets))
+            likelihood.to(outputs.device)
+            targets.to(outputs.device)
         distribution, f = likelihood.predictive(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed)
 
@@ -113,9 +117,3 @@ def _outputs(model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int,
         first_of_block += block.num_draws
     assert outputs is not None
     return outputs
-
-
-def _on(module: Any, device: torch.device) -> Any:
-    """The module if it is on `device`, otherwise a copy of it there."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return module if all(tensor.device == device for tensor in tensors) else copy.deepcopy(module).to(device)

@@ -87,7 +87,13 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
 def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """What a run that continues another one must have in common with it: names, shapes and settings of model and guide,
     values of buffers that no step changes, a hash of the data, and options; a word for each."""
-    data, objective = problem.data, settings.objective
+    data, objective, model = problem.data, settings.objective, problem.model
+    changed = set(loss.moving.places)  # and initial values of trained weights
+    if isinstance(model, NetworkModel):
+        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
+        changed |= {f"model.network.{name}" for names in trained for name in names}
+    places = places_of(model, problem.guide).items()
+    constant = {name: module.get_buffer(leaf) for name, [(module, leaf), *_] in places if name not in changed}
     if isinstance(data, Keywords):
         of_data = data.words
     else:
@@ -113,7 +119,7 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: tor
     return {
         **made_of(problem.model, "model"),
         **made_of(problem.guide, "guide"),
-        **{f"{name} (values)": word for name, word in digests(_constant(problem, loss)).items()},
+        **{f"{name} (values)": word for name, word in digests(constant).items()},
         **of_data,
         **{name: str(value) for name, value in options.items()},
     }
@@ -138,20 +144,6 @@ def check_same(there: Any, here: dict[str, str], file: str) -> None:
 def as_tensor(run: dict[str, str]) -> Tensor:
     """A fingerprint as the bytes of JSON, for a state that consists of tensors."""
     return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
-
-
-def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
-    """The buffers that no step changes, without the initial values of trained weights."""
-    model = problem.model
-    changed = set(loss.moving.places)
-    if isinstance(model, NetworkModel):
-        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
-        changed |= {f"model.network.{name}" for names in trained for name in names}
-    return {
-        name: module.get_buffer(leaf)
-        for name, [(module, leaf), *_] in places_of(model, problem.guide).items()
-        if name not in changed
-    }
 
 
 def _batch_size(settings: Settings, data: Dataset | Loader | Keywords) -> int:

@@ -151,12 +151,16 @@ class Problem:
         if loads and size is not None:
             yield f"batch_size must be None where a loader makes the minibatches; got {size}"
         taken = len(self.example) if loads else min(size or rows, rows)
-        if isinstance(objective, RenyiELBO) and (estimator != "shared" or loads or taken < rows or _has_atoms(guide)):
-            yield (
-                "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must be "
-                f"'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} and "
-                f"{describe(guide)}"
-            )
+        if isinstance(objective, RenyiELBO):
+            members = [member for member in members_of(guide) if isinstance(member, Guide)]
+            posteriors = [member.posterior(name) for member in members for name in member.sites]
+            atoms = any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
+            if estimator != "shared" or loads or taken < rows or atoms:
+                yield (
+                    "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must "
+                    f"be 'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} "
+                    f"and {describe(guide)}"
+                )
         if taken < rows and not (takes_num_data(model) and takes_num_data(guide)):
             yield (
                 "training on minibatches needs a model and a guide that take the size of the data set, (x, y, num_data=N), "
@@ -290,13 +294,6 @@ class Problem:
         return Buffers((), places_of(self.model, self.guide)).named() | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
-
-
-def _has_atoms(guide: Any) -> bool:
-    """Whether some posterior has no density."""
-    members = [member for member in members_of(guide) if isinstance(member, Guide)]
-    posteriors = [member.posterior(name) for member in members for name in member.sites]
-    return any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
 
 
 def _is_in_store(module: nn.Module) -> bool:
