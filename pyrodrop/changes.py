@@ -143,7 +143,11 @@ class Contents:
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        self._code = code and not all(map(_of_package, programs))
+        ours = (HasWeights, HasPosterior)  # models and guides of this package, or of a class that inherits from one
+        self._code = code and not all(
+            isinstance(one, LocalModule) and (isinstance(one, ours) or _of_library(type(one).__module__))
+            for one in programs
+        )
         for role, program in zip(["model", "guide", *map(str, range(2, len(programs)))], programs, strict=False):
             if self._code:
                 self._visit(program, role, inner=True)
@@ -620,12 +624,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(item) for pair in value.items() for item in pair)
     return isinstance(value, (*_PLAIN, Tensor))
-
-
-def _of_package(program: Any) -> bool:
-    """Whether this is a model or guide of this package, or of a class that inherits from one."""
-    known = isinstance(program, HasWeights | HasPosterior) or _of_library(type(program).__module__)
-    return isinstance(program, LocalModule) and known
 
 
 def _of_library(module: str | None) -> bool:

@@ -210,7 +210,7 @@ class MappedProgram(Program):
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
         self.one, self.graph, self.draws_itself = program, program.graph, []
-        names_of = {(v.data_ptr(), v.shape, v.dtype): name for name, v in reversed(state[0].items())}
+        names_of = {(v.data_ptr(), v.shape, v.dtype): name for name, v in reversed([*state[0].items()])}
         names = [names_of.get((tensor.data_ptr(), tensor.shape, tensor.dtype)) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {

@@ -28,7 +28,7 @@ from pyrodrop.compiled.program import Program, pure
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
-from pyrodrop.steps import Arguments, Loss, Objective, Shapes
+from pyrodrop.steps import Arguments, Loss, Shapes
 
 
 class Results(NamedTuple):
@@ -169,7 +169,12 @@ class Recorded:
                     raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
             unlike = difference(wanted, ours, names, size)
             if unlike == "the loss" and not size:
-                size = size_of_terms(self.loss.objective, batch)
+                objective = self.loss.objective
+                with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
+                    objective.terms(batch)
+                    # at the end, as a lazy weight of the guide has a log density once the model has used it
+                    terms_of = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
+                size = float(sum(term.detach().abs().sum() for term in terms_of))
                 unlike = difference(wanted, ours, names, size)
             if not unlike:
                 break
@@ -200,7 +205,7 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
 
     Args:
         names: names of the parameters.
-        size: size of the terms whose sum is the loss, from `size_of_terms`.
+        size: the sum of the absolute log densities of all sites, to which rounding of the loss is relative.
     """
     tolerance = 1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3
     if not near(wanted.terms.to(ours.terms.dtype), ours.terms, tolerance, size / 100):
@@ -212,15 +217,6 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
             return f"the gradient of {name}"
     pairs = zip(wanted.buffers, ours.buffers, strict=True)
     return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
-
-
-def size_of_terms(objective: Objective, batch: Arguments) -> float:
-    """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
-    with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
-        objective.terms(batch)
-        # at the end, as a lazy weight of the guide has a log density once the model has used it
-        terms = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
-    return float(sum(term.detach().abs().sum() for term in terms))
 
 
 class _Sites(Messenger):

@@ -199,11 +199,22 @@ class Steps(Engine):
             return
         try:
             with torch.no_grad():
-                steps = self._take(batches, most)
+                steps: list[tuple[Prepared, int]] = []  # with their places, in the order of single steps
+                for prepared in self._ahead.values():
+                    prepared.clear()
+                while len(steps) < most:
+                    size, follow = batches.coming()
+                    ahead = self._ahead.get(size)
+                    if ahead is None or ahead.used == ahead.steps:
+                        break
+                    places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
+                    ahead.take(batches, len(places))
+                    steps += [(ahead, place) for place in places]
                 for prepared in self._ahead.values():
                     prepared.fill(batches)
-                for ahead, place in steps:
-                    self.made.append(self.make(ahead, ahead.rows[place], ahead.noise[place], len(self.made)))
+                for prepared, place in steps:
+                    rows, noise = prepared.rows[place], prepared.noise[place]
+                    self.made.append(self.make(prepared, rows, noise, len(self.made)))
         finally:
             self.written()
 
@@ -216,21 +227,6 @@ class Steps(Engine):
 
     def written(self) -> None:
         """Tell autograd what steps have written to without PyTorch's knowledge."""
-
-    def _take(self, batches: Any, most: int) -> list[tuple[Prepared, int]]:
-        """Take rows and random numbers for at most `most` steps, in the order of single steps. Returns their places."""
-        steps: list[tuple[Prepared, int]] = []
-        for prepared in self._ahead.values():
-            prepared.clear()
-        while len(steps) < most:
-            size, follow = batches.coming()
-            ahead = self._ahead.get(size)
-            if ahead is None or ahead.used == ahead.steps:
-                break
-            places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
-            ahead.take(batches, len(places))
-            steps += [(ahead, place) for place in places]
-        return steps
 
 
 class Prepared:

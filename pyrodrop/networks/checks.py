@@ -155,19 +155,13 @@ def check_memory(network: nn.Module) -> None:
             )
 
 
-def copied(network: nn.Module) -> nn.Module:
-    """A deep copy whose parameters can be trained; raises as `check_parametrised`."""
-    check_parametrised(network)
-    with torch.inference_mode(False):  # or the weights are no parameters
-        return copy.deepcopy(network)
-
-
 _HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)  # compute a weight from others
 
 
-def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError that names trained weights that are computed from other parameters, or a tensor without values.
+def copied(network: nn.Module) -> nn.Module:
+    """A deep copy whose parameters can be trained.
 
+    A ValueError names trained weights that are computed from other parameters, or a tensor without values.
     Under weight norm, W = g v / |v|, a prior on v is not one on W, and an input unit that is dropped in v is not in W; so
     with spectral norm, pruning and custom parametrisations. Layers whose parameters are all fixed are accepted,
     and tensors without values where no new tensor has values, as for the shapes that a file is checked by.
@@ -188,3 +182,5 @@ def check_parametrised(network: nn.Module) -> None:
             "a prior applies to a layer's weight itself, so weights must be parameters; this network computes "
             f"{', '.join(computed)} from other parameters: remove its parametrisation first (torch.nn.utils)"
         )
+    with torch.inference_mode(False):  # or the weights are no parameters
+        return copy.deepcopy(network)

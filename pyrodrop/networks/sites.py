@@ -160,19 +160,14 @@ def started_anew(model: Any) -> Any:
         TypeError: the model has no such method.
         ValueError: a module of its network has parameters and no ``reset_parameters()``; the message names it.
     """
-    check_starts(model)
-    made = copy.deepcopy(model)
-    made.reset_parameters()
-    return made
-
-
-def check_starts(model: Any) -> None:
-    """Raise a TypeError for a model without a method ``reset_parameters()``; models of `pyrodrop.models` have it."""
     if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
             f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
             "lists of models and guides with initial weights of their own"
         )
+    made = copy.deepcopy(model)
+    made.reset_parameters()
+    return made
 
 
 def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:

@@ -173,7 +173,13 @@ class Trial:
                 probes = {name: _Probe(name, leaf) for name, leaf in leaves.items()} if probing else {}
                 versions = {name: value._version for name, value in values.items()}
                 y = self.run(leaves | {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}, x)
-                check_output(y, num_rows(x))
+                rows = num_rows(x)
+                if y.dim() < 2 or len(y) != rows:
+                    hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
+                    raise Unfit(
+                        "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got "
+                        f"shape {tuple(y.shape)} for {rows} examples{hint}"
+                    )
                 changed = [name for name, version in versions.items() if values[name]._version != version]
                 if changed:  # their density would be that of other values
                     raise Unfit(
@@ -451,16 +457,6 @@ def signature(x: Inputs) -> tuple[Any, ...]:
     """Key of inputs with the same properties: structure, shape of one example, dtypes."""
     names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
-
-
-def check_output(y: Tensor, rows: int) -> None:
-    """Raise an `Unfit` unless y has this number of rows and at least two axes."""
-    if y.dim() < 2 or len(y) != rows:
-        hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
-        raise Unfit(
-            "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
-            f"{tuple(y.shape)} for {rows} examples{hint}"
-        )
 
 
 def _unlike_the_first(x: Inputs) -> Tensor:

@@ -145,21 +145,13 @@ def innermost(fn: Any) -> Any:
     return fn
 
 
-def of_any_length(fn: Any) -> int | None:
-    """The axis of observations whose length the distribution leaves open, counted from the end; None if there is none.
-
-    It is the time axis of a hidden Markov model without duration.
-    """
-    fn = innermost(fn)
-    timed = isinstance(fn, HiddenMarkovModel | IndependentHMM | GaussianMRF) and fn.event_shape[0] == 1
-    return -int(fn.event_dim) if timed and getattr(fn, "duration", None) is None else None
-
-
 def _check_observed(name: str, value: Any, fn: Any, args: tuple[Any, ...]) -> None:
     """A ValueError if observations would broadcast with their distribution."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
-    shape, time = (*fn.batch_shape, *fn.event_shape), of_any_length(fn)
-    if time is not None and len(got) >= -time:
+    shape, inner = (*fn.batch_shape, *fn.event_shape), innermost(fn)
+    markov = isinstance(inner, HiddenMarkovModel | IndependentHMM | GaussianMRF) and inner.event_shape[0] == 1
+    time = -len(inner.event_shape)  # the axis whose length is open in a hidden Markov model without duration
+    if markov and getattr(inner, "duration", None) is None and len(got) >= -time:
         shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
     if got == shape:
         return

@@ -107,24 +107,18 @@ class Problem:
             if device.type != "cpu" or any(tensor is not None and tensor.device != device for tensor in tensors):
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
-        problem._meet_data(None if like is None else like.model)
+        if isinstance(model, NetworkModel) and not isinstance(data, Keywords):
+            model.standardize(problem.example)
+            model.check(problem.example, None if like is None else like.model)
+        if isinstance(guide, HasRows) and not isinstance(data, Keywords):
+            if isinstance(data, Loader):
+                raise ValueError(f"{describe(guide)} needs all rows of the data in memory; got {data.source}")  # type: ignore[arg-type]
+            guide.condition_on(data.x, data.y)
         for sentence in problem._refusals(settings):
             raise ValueError(sentence)
         if (strategy := STRATEGIES[settings.estimator]) is not None:
             problem.trained = reparameterize(model, guide, strategy)
         return problem
-
-    def _meet_data(self, like: NetworkModel | None) -> None:
-        """Give a network its data: their standardisation, checks of shapes and values, and the rows of its guide."""
-        if isinstance(self.data, Keywords):
-            return
-        if isinstance(self.model, NetworkModel):
-            self.model.standardize(self.example)
-            self.model.check(self.example, like)
-        if isinstance(self.guide, HasRows):
-            if isinstance(self.data, Loader):
-                raise ValueError(f"{describe(self.guide)} needs all rows of the data in memory; got {self.data.source}")  # type: ignore[arg-type]
-            self.guide.condition_on(self.data.x, self.data.y)
 
     def _refusals(self, settings: Settings) -> Iterator[str]:
         """A sentence for each combination of options, model, guide and data that cannot be trained."""
@@ -224,7 +218,9 @@ class Problem:
             with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
                 self._call(kind, batch, first=self.program)
             # parameters of another network in the store under the name of a pyro.module, which Pyro would train instead
-            modules = {n: site for n, site in capture.trace.nodes.items() if self.program and "$$$" in n}
+            modules: dict[str, Any] = {
+                n: site for n, site in capture.trace.nodes.items() if self.program and "$$$" in n
+            }
             others = [n for n, s in modules.items() if not any(s["value"].unconstrained() is own for own in s["args"])]
             if self.program and (others or look.changes or look.moved):
                 outer.forget(others)

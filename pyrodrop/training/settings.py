@@ -75,21 +75,7 @@ class Settings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._refuse()
-        if not callable(self.lr):
-            self._set("lr", real(self.lr, "lr", _LR, above=0))
-        if not callable(self.kl_weight):
-            self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
-        self._set("device", resolve(self.device))
-        self.lr_factor(0)  # schedules that are wrong from the start
-        self.kl_factor(0.0)
-
-    def _set(self, name: str, value: Any) -> None:
-        """Store a checked setting, as Python's own type."""
-        object.__setattr__(self, name, value)
-
-    def _refuse(self) -> None:
-        """Raise an error for values of the wrong kind; `pyrodrop.training.problem` has combinations."""
+        # values of the wrong kind; `pyrodrop.training.problem` refuses combinations
         if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
@@ -110,6 +96,14 @@ class Settings:
                 "pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO with closed-form divergences; got "
                 f"{shown(self.objective)}"
             )
+        checked_values: dict[str, Any] = {"device": resolve(self.device)}
+        if not callable(self.lr):
+            checked_values["lr"] = real(self.lr, "lr", _LR, above=0)
+        if not callable(self.kl_weight):
+            checked_values["kl_weight"] = real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0)
+        vars(self).update(checked_values)
+        self.lr_factor(0)  # schedules that are wrong from the start
+        self.kl_factor(0.0)
 
     @property
     def place(self) -> torch.device:
