@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from pyrodrop.training.fit import StepLosses as StepLosses
     from pyrodrop.training.fit import Training as Training
     from pyrodrop.training.fit import fit as fit
-    from pyrodrop.training.problem import restart as restart
     from pyrodrop.training.replicates import Replicates as Replicates
     from pyrodrop.training.replicates import fit_replicates as fit_replicates
     from pyrodrop.training.result import Fit as Fit
@@ -68,7 +67,6 @@ _FILES = {
     "training.elbo": ("Elbo",),
     "training.fit": ("StepLosses", "Training", "fit"),
     "training.result": ("Fit",),
-    "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
     "training.certificate": ("Certificate",),

@@ -43,8 +43,11 @@ def tensor_of(values: Any, name: str) -> Tensor:
         return _checked(values, name)
     refuse_masked(values, name)
     table = as_table(values, name)
-    if isinstance(table, nw.DataFrame | nw.Series):
-        array = _of_table(table, name, shown(values))
+    if isinstance(table, nw.Series):
+        array = _of_column(table, name if table.name in (None, "") else f"{name}, column {table.name!r}", shown(values))
+    elif isinstance(table, nw.DataFrame):
+        columns = [_of_column(one, f"{name}, column {one.name!r}", shown(values)) for one in table.iter_columns()]
+        array = np.stack(columns, 1) if columns else np.empty((len(table), 0))
     elif hasattr(values, "__array__") or isinstance(values, memoryview):
         array = np.asarray(values)
     elif isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -174,14 +177,6 @@ def _is_mapped(values: Any) -> bool:
     while values is not None and not isinstance(values, np.memmap):
         values = getattr(values, "base", None)
     return values is not None
-
-
-def _of_table(table: Any, name: str, of: str) -> np.ndarray[Any, Any]:
-    """A column, ``[rows]``, or a table of several, ``[rows, columns]``."""
-    if isinstance(table, nw.Series):
-        return _of_column(table, name if table.name in (None, "") else f"{name}, column {table.name!r}", of)
-    columns = [_of_column(column, f"{name}, column {column.name!r}", of) for column in table.iter_columns()]
-    return np.stack(columns, 1) if columns else np.empty((len(table), 0))
 
 
 def _of_column(column: Any, name: str, of: str) -> np.ndarray[Any, Any]:

@@ -143,7 +143,11 @@ class Contents:
         self._packages = {
             (getattr(program, "__module__", None) or type(program).__module__).partition(".")[0] for program in programs
         }
-        self._code = code and not all(map(_of_package, programs))
+        ours = (HasWeights, HasPosterior)  # models and guides of this package, or of a class that inherits from one
+        self._code = code and not all(
+            isinstance(one, LocalModule) and (isinstance(one, ours) or _of_library(type(one).__module__))
+            for one in programs
+        )
         for role, program in zip(["model", "guide", *map(str, range(2, len(programs)))], programs, strict=False):
             if self._code:
                 self._visit(program, role, inner=True)
@@ -227,16 +231,13 @@ class Contents:
             for name, item in named.items():
                 self._item(item, name, path, inner=True)
         elif isinstance(value, _CONTAINERS):
-            self._container(value, path)
+            if not isinstance(value, tuple | frozenset):
+                self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in list(itertools.islice(items, _VISITED)):
+                self._item(item, str(key), path)
         elif inner or not _of_library(type(value).__module__):
             self._object(value, path)
-
-    def _container(self, value: Any, path: str) -> None:
-        if not isinstance(value, tuple | frozenset):
-            self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in list(itertools.islice(items, _VISITED)):
-            self._item(item, str(key), path)
 
     def _item(self, item: Any, name: str, path: str, *, inner: bool = False) -> None:
         """Note an item of a container or partial, which is compared with the container."""
@@ -422,7 +423,8 @@ class Look:
         sources = [value for value in contents.objects.values() if isinstance(value, _GENERATORS)]
         self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources) if code]
         for _, _, name, value in contents.places:
-            if _takes_items(value):
+            stateless = not hasattr(value, "__dict__") or _of_library(type(value).__module__)
+            if isinstance(value, Iterator) and stateless:  # whose position is in no attribute
                 raise ValueError(
                     f"the program takes items from the iterator {name!r}, a {type(value).__name__}, which cannot be put "
                     "back after calls: pass the items as arguments, or keep a list of them and a counter"
@@ -432,7 +434,9 @@ class Look:
         """Note what has changed."""
         self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
         self.replaced = self._store.replaced()
-        if name := self.changed() or self._drawn():
+        names = {id(value): name for _, _, name, value in self._contents.places}
+        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        if name := self.changed() or next((names.get(id(source), "a random generator") for source in moved), ""):
             self.changes = f"a call changes {name}"
 
     def moves(self) -> list[tuple[nn.Module, str]]:
@@ -451,12 +455,6 @@ class Look:
         names = [name for name, tensor in self._contents.tensors.items() if _address(tensor) in written]
         return names[0].rpartition(".")[2] if names else ""
 
-    def _drawn(self) -> str:
-        """The name of a generator of the programs from which numbers were drawn; empty if there is none."""
-        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
-        known = {id(value): name for _, _, name, value in self._contents.places}
-        return next((known.get(id(source), "a random generator") for source in moved), "")
-
     def forget(self, names: Sequence[str]) -> None:
         """Delete parameters from Pyro's store for good."""
         for name in names:
@@ -468,7 +466,10 @@ class Look:
         self.writes.undo()
         self._store.restore()
         for source, state in self._generators:
-            _set_state(source, pickle.loads(state))
+            if isinstance(source, np.random.Generator):
+                source.bit_generator.state = pickle.loads(state)
+            else:
+                (source.setstate if hasattr(source, "setstate") else source.set_state)(pickle.loads(state))
         if Contents(*self._programs, code=self._code).modules.keys() <= self._contents.modules.keys():
             with torch.no_grad():
                 for module, name, value, old, _ in self._buffers:
@@ -522,8 +523,10 @@ class _Writes:
     def keep(self, tensor: Tensor) -> None:
         """Copy a tensor, unless that was done before."""
         memory = _address(tensor)
-        if memory and memory not in self._copies:
-            self._copies[memory] = (whole := _whole(tensor), whole.clone())
+        if memory and memory not in self._copies:  # all of the memory that it is a view of
+            size = tensor.untyped_storage().nbytes() // tensor.itemsize
+            whole = tensor.detach().as_strided((size,), (1,), 0)
+            self._copies[memory] = whole, whole.clone()
 
     def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make an operation."""
@@ -571,24 +574,11 @@ def _address(tensor: Tensor) -> int:
         return 0
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """All of the memory that a tensor is a view of."""
-    detached = tensor.detach()
-    return detached.as_strided((detached.untyped_storage().nbytes() // detached.itemsize,), (1,), 0)
-
-
 def _state(source: Any) -> Any:
     """The state of a random generator of torch, NumPy or Python."""
     if isinstance(source, np.random.Generator):
         return source.bit_generator.state
     return source.getstate() if hasattr(source, "getstate") else source.get_state()
-
-
-def _set_state(source: Any, state: Any) -> None:
-    if isinstance(source, np.random.Generator):
-        source.bit_generator.state = state
-    else:
-        (source.setstate if hasattr(source, "setstate") else source.set_state)(state)
 
 
 def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
@@ -636,19 +626,8 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, (*_PLAIN, Tensor))
 
 
-def _of_package(program: Any) -> bool:
-    """Whether this is a model or guide of this package, or of a class that inherits from one."""
-    known = isinstance(program, HasWeights | HasPosterior) or _of_library(type(program).__module__)
-    return isinstance(program, LocalModule) and known
-
-
 def _of_library(module: str | None) -> bool:
     return (module or "builtins").partition(".")[0] in _LIBRARIES
-
-
-def _takes_items(value: Any) -> bool:
-    """Whether this is an iterator of Python or a library, whose position is in no attribute."""
-    return isinstance(value, Iterator) and (not hasattr(value, "__dict__") or _of_library(type(value).__module__))
 
 
 def _names(code: CodeType) -> set[str]:

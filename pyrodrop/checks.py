@@ -254,6 +254,12 @@ def shown(value: Any) -> str:
     return f"a {kind}"
 
 
+def first_line(error: Exception) -> str:
+    """The class of an error and the first line of its message."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
 def _is_number(value: Any) -> bool:
     """Whether this is a scalar tensor of a real number that has a value."""
     return isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex() and not value.is_meta

@@ -89,19 +89,19 @@ def outside_torch() -> tuple[Any, ...]:
     return random.getstate(), keys.tobytes(), *rest  # type: ignore[union-attr]
 
 
-def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
-    """Whether a call that was just made drew numbers from the generators of Python or NumPy, whose states were `before`.
+def has_drawn(before: Any, call: Callable[[], object], states: Callable[[], Any] = outside_torch) -> bool:
+    """Whether a call that was just made drew random numbers: from generators whose `states` were `before`.
 
     Another thread may have drawn them, such as the event loop of a Dask worker (twice a second). So if the states changed,
     the call is repeated up to three times; the result is False as soon as a repetition leaves the states unchanged.
     """
     for _ in range(_CALLS):
-        after = outside_torch()
+        after = states()
         if after == before:
             return False
         before = after
         call()
-    return outside_torch() != before
+    return states() != before  # type: ignore[no-any-return]
 
 
 def made_on(device: torch.device) -> AbstractContextManager[Any]:

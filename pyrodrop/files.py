@@ -106,23 +106,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
     if metadata.get("sha256") != checksum(tensors, text):
         raise ValueError(f"{path} is damaged: its content has another checksum than when it was written")
-    return tensors, _object(path, text)
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, by the rest of their names."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _object(path: Path, text: str) -> dict[str, Any]:
-    """The header as a mapping."""
     try:
         about = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: its header is not JSON: {error}") from None
     if not isinstance(about, dict):
         raise ValueError(f"{path} is damaged: its header must be a mapping; got a {type(about).__name__}")
-    return about
+    return tensors, about
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -244,7 +239,8 @@ class Record:
     def _entry(self, key: str, what: str, right: Callable[[Any], bool]) -> Any:
         value = self.content.get(key)
         if not right(value):
-            raise self.fault(f"must have {what} as {self._name(key)}; it has {_words(self.content, key)}")
+            got = shown(value) if key in self.content else "none"
+            raise self.fault(f"must have {what} as {self._name(key)}; it has {got}")
         return value
 
     def _name(self, key: str) -> str:
@@ -268,7 +264,3 @@ def _finite(value: object) -> bool:
         return math.isfinite(float(value))
     except OverflowError:
         return False
-
-
-def _words(content: Mapping[str, Any], key: str) -> str:
-    return shown(content[key]) if key in content else "none"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -69,54 +69,15 @@ class LocalModule(PyroModule):
         value.unconstrained = weakref.ref(unconstrained)
         if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
             return value  # type: ignore[no-any-return]
-        _name_in_store(full_name, unconstrained)
+        handlers = pyro_handlers()
+        recorders = [i for i, each in enumerate(handlers) if isinstance(each, TraceMessenger) and each.param_only]
+        if recorders:  # a step of SVI, whose optimiser asks for names, or a jitted ELBO, which asks for the parameters
+            if recorders[-1] and isinstance(handlers[recorders[-1] - 1], BlockMessenger):  # as pyro.ops.jit does alone
+                raise NotImplementedError(_JITTED)
+            if pyro.get_param_store().param_name(unconstrained) != full_name:
+                name_in_store(full_name, unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
-
-
-class _OwnParameters:
-    """Base class that `keep_own_parameters` adds to the class of a module."""
-
-    __dict__: dict[str, Any]
-    _statement = LocalModule._statement
-
-    def __getattr__(self, name: str) -> Any:
-        declared = name in self.__dict__.get("_pyro_params", {}) or name in self.__dict__.get("_parameters", {})
-        return LocalModule.__getattr__(self, name) if declared else super().__getattr__(name)  # type: ignore[arg-type,misc]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        reduced: Any = super().__reduce_ex__(protocol)
-        make, arguments, *rest = reduced
-        return (
-            _made_with_own,
-            (make, *(type(self).__mro__[2] if argument is type(self) else argument for argument in arguments)),
-            *rest,
-        )
-
-
-def _made_with_own(make: Callable[..., Any], *arguments: Any) -> Any:
-    """Create a module for `pickle` and `copy`, before its state is set."""
-    made = make(*arguments)
-    kind: Any = type(made)
-    made.__class__ = _with_own(kind)
-    return made
-
-
-@functools.cache
-def _with_own(kind: type) -> type:
-    """A class of the same name whose parameters are stored in the module."""
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind)(kind.__name__, (_OwnParameters, kind), names)
-
-
-def keep_own_parameters(modules: Iterable[nn.Module]) -> None:
-    """Make each `PyroModule` of a user among these store its parameters like a `LocalModule`, in place.
-
-    Otherwise two copies of a `PyroModule` would share the values that Pyro's global store has under its names.
-    """
-    for child in modules:
-        if isinstance(child, PyroModule) and not isinstance(child, LocalModule | _OwnParameters):
-            child.__class__ = _with_own(type(child))
 
 
 class ParameterTree(LocalModule):
@@ -183,34 +144,3 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
             wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")
     if wrong:
         raise ValueError(f"{source} does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong)))
-
-
-def _name_in_store(name: str, unconstrained: Tensor) -> None:
-    """In a step of Pyro's SVI, register the parameter's name in the parameter store.
-
-    Raises:
-        NotImplementedError: a jitted ELBO looks for parameters, which it would take from the store.
-    """
-    handlers = pyro_handlers()
-    recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]
-    if not recorders:
-        return
-    if recorders[-1] and isinstance(handlers[recorders[-1] - 1], BlockMessenger):  # as pyro.ops.jit does alone
-        raise NotImplementedError(_JITTED)
-    store = pyro.get_param_store()
-    if store.param_name(unconstrained) != name:
-        name_in_store(store, functools.partial(_Weakly, unconstrained), name)
-
-
-class _Weakly:
-    """A dictionary key that equals a tensor without keeping the tensor alive; it leaves the dictionary with the tensor."""
-
-    def __init__(self, tensor: Tensor, keys: dict[Any, str]) -> None:
-        self._hash = hash(tensor)
-        self._tensor = weakref.ref(tensor, lambda _: keys.pop(self, None))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return other is self or (isinstance(other, Tensor) and self._tensor() is other)

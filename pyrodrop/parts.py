@@ -21,7 +21,7 @@ import functools
 import inspect
 import operator
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -134,8 +134,11 @@ def in_words(data: Any, name: str) -> dict[str, str]:
     if isinstance(data, dict):
         kind = data.get("part", data.get("class"))
         lines = {name: str(kind or data.get("unknown", data.get("given", "mapping")))}
-        items = _defaults(_KINDS.get(str(kind))) | _entries(data, "arguments") | _entries(data, "mapping")
-        items |= _entries(data, "now")
+        own = _KINDS.get(str(kind))
+        arguments = {} if own is None else inspect.signature(own.__init__).parameters
+        items = {key: _plain(each.default, key) for key, each in arguments.items() if each.default is not each.empty}
+        for entries in (data.get(key) for key in ("arguments", "mapping", "now")):
+            items |= entries if isinstance(entries, dict) else {}
         items.pop("seed", None)
     elif isinstance(data, list):
         lines, items = {name: f"list of {len(data)}"}, {str(number): value for number, value in enumerate(data)}
@@ -161,19 +164,17 @@ def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     ]
 
 
-def refuse(compared: Mapping[str, list[str]], what: str, remedy: str) -> None:
+def refuse(lines: Sequence[str], what: str, remedy: str) -> None:
     """Raise a ValueError if there are differences; it shows a few.
 
     Args:
-        compared: the `differences` of every part, by name.
+        lines: the `differences`.
         what: what the message says about the file, such as ``FILE is of another model``.
-        remedy: what to do, with {} for the names of the parts that differ.
+        remedy: what to do.
     """
-    lines = [line for differing in compared.values() for line in differing]
     if lines:
         more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-        names = tuple(name for name, differing in compared.items() if differing)
-        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
+        raise ValueError(f"{what}: {'; '.join(lines[:_SHOWN])}{more}. {remedy}")
 
 
 def made(data: Any, model: Any = None) -> Any:
@@ -200,17 +201,6 @@ def made(data: Any, model: Any = None) -> Any:
         case list():
             return [made(value, model) for value in data]
     return data
-
-
-def _entries(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    entries = data.get(key)
-    return dict(entries) if isinstance(entries, dict) else {}
-
-
-def _defaults(kind: type[Part] | None) -> dict[str, Any]:
-    """The arguments of a class of this package that have a default, as plain data."""
-    arguments = {} if kind is None else inspect.signature(kind.__init__).parameters
-    return {name: _plain(each.default, name) for name, each in arguments.items() if each.default is not each.empty}
 
 
 def _layers(module: nn.Module) -> dict[str, str]:

@@ -28,6 +28,7 @@ from pyro.poutine import runtime
 from torch import Tensor, fx
 from torch.utils import checkpoint as recomputation
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _c: Any = torch._C
 _torch: Any = torch
@@ -128,14 +129,12 @@ def restore_handlers(handlers: Sequence[Any]) -> None:
         stack[:] = handlers
 
 
-def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -> None:
-    """Register the name of a parameter that Pyro's parameter store does not store.
-
-    Args:
-        key: function that returns a key that equals the parameter, from the store's dictionary of names.
-    """
-    names = store._param_to_name
-    names[key(names)] = name
+def name_in_store(name: str, parameter: Tensor) -> None:
+    """Register the name of a parameter that Pyro's parameter store does not store, and does not keep alive."""
+    store: Any = pyro.get_param_store()
+    if not isinstance(store._param_to_name, WeakTensorKeyDictionary):
+        store._param_to_name = WeakTensorKeyDictionary(store._param_to_name)
+    store._param_to_name[parameter] = name
 
 
 def constraint_in_store(name: str, otherwise: Any) -> Any:
@@ -168,7 +167,8 @@ class StoreAsItIs:
             constraint = constraint_in_store(name, torch.distributions.constraints.real)
             now = dict(self._store.named_parameters()).get(name)
             self._store._params[name], self._store._constraints[name] = self.before[name], constraint
-            self._store._param_to_name.pop(now, None)
+            if now is not None:
+                self._store._param_to_name.pop(now, None)
             self._store._param_to_name[self.before[name]] = name
 
 

@@ -30,7 +30,7 @@ from torch.distributions import constraints
 from pyrodrop.changes import Look, places_of
 from pyrodrop.checks import Inputs, over_tensors, parts, tensors_in
 from pyrodrop.devices import made_on
-from pyrodrop.private_apis import fused_adam, fused_adamw
+from pyrodrop.private_apis import constraint_in_store, fused_adam, fused_adamw
 
 Shapes = tuple[torch.Size, ...]
 Place = tuple[nn.Module, str]
@@ -177,16 +177,16 @@ class Objective(ABC):
         """nll and kl, ``[2]``, without gradient."""
 
     @abstractmethod
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
         """Add the gradient to that of the parameters; returns nll and kl, ``[2]``.
 
         Args:
             batch: arguments of model and guide.
-            factors: of nll and of the weights' KL divergence in the loss.
+            weight: of the weights' KL divergence in the loss.
         """
 
     @abstractmethod
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf, 0 if the loss does not depend on it; no ``.grad`` changes."""
 
 
@@ -216,7 +216,7 @@ class OfPyro(Objective):
         with torch.no_grad():
             return self._called(self.loss.loss, batch)
 
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
         return self._called(self.loss.loss_and_grads, batch)
 
     def _called(self, method: Callable[..., Any], batch: Arguments) -> Tensor:
@@ -225,12 +225,12 @@ class OfPyro(Objective):
         value = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device=batch.device)
         return torch.stack([value, torch.zeros_like(value)])
 
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         kept = [leaf.grad for leaf in leaves]
         try:
             for leaf in leaves:
                 leaf.grad = None
-            terms = self.backward(batch, factors)
+            terms = self.backward(batch, weight)
             self.reached = [leaf.grad is not None for leaf in leaves]
             return terms, [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         finally:
@@ -243,6 +243,19 @@ class Parameter(NamedTuple):
 
     unconstrained: Tensor
     constraint: constraints.Constraint
+
+    @classmethod
+    def of_sites(cls, sites: Mapping[Any, Any]) -> dict[str, Parameter]:
+        """The parameters of Pyro's param sites, each once, by its first name."""
+        parameters: dict[int, tuple[str, Parameter]] = {}
+        for name, site in sites.items():
+            value = site["value"]
+            unconstrained = (
+                value.unconstrained() if hasattr(value, "unconstrained") else value
+            )  # with module_local_params
+            constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
+            parameters.setdefault(id(unconstrained), (name, cls(unconstrained, constraint)))
+        return dict(parameters.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,16 +296,16 @@ class Loss:
 
 
 class Plan(NamedTuple):
-    """The factors and learning rates of consecutive steps, one entry per step.
+    """The weights of the divergence and the learning rates of consecutive steps, one entry per step.
 
     Attributes:
         first: number of the first step, counted from 0.
-        factors: power of the likelihood, and weight of the KL divergence of the weights.
+        weights: factor of the KL divergence of the weights in the loss.
         rates: learning rate of every parameter group.
     """
 
     first: int
-    factors: list[tuple[float, float]]
+    weights: list[float]
     rates: list[list[float]]
 
 
@@ -372,8 +385,8 @@ class Update:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        kinds = torch.optim.Adam, torch.optim.AdamW
-        self._fused = type(optimizer) in kinds and _is_fused(optimizer) and not does_more(optimizer)
+        kinds, groups = (torch.optim.Adam, torch.optim.AdamW), optimizer.param_groups
+        self._fused = type(optimizer) in kinds and all(g.get("fused") for g in groups) and not does_more(optimizer)
 
     def clear(self) -> None:
         """Set all gradients to None."""
@@ -408,8 +421,7 @@ class Update:
                     states = [self._state(parameter) for parameter in parameters]
                     steps = [state["step"].add_(1) for state in states]
                     gradients = [parameter.grad for parameter in parameters]
-                    decoupled = type(self.optimizer) is torch.optim.AdamW
-                    adam_step(group, parameters, gradients, states, steps, decoupled=decoupled)
+                    adam_step(group, parameters, gradients, states, steps)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.optimizer.state[parameter]
@@ -426,8 +438,6 @@ def adam_step(
     gradients: Sequence[Any],
     states: Sequence[Mapping[str, Any]],
     steps: Sequence[Tensor],
-    *,
-    decoupled: bool,
 ) -> None:
     """Make a step of Adam, or of AdamW, by torch's fused operation, for parameters of one dtype on one device.
 
@@ -435,20 +445,9 @@ def adam_step(
         group: the options.
         states: of the optimiser, for every parameter.
         steps: the number of every parameter's step, counted from 1, on its device.
-        decoupled: whether the weight decay is; an option of the group may say so, too.
     """
-    (fused_adamw if decoupled or group.get("decoupled_weight_decay") else fused_adam)(
+    (fused_adamw if group.get("decoupled_weight_decay") else fused_adam)(
         parameters, gradients, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states], [],
         steps, lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=group["weight_decay"],
         eps=group["eps"], amsgrad=False, maximize=False,
     )  # fmt: skip
-
-
-def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this is a fused optimiser whose options are numbers."""
-    groups = optimizer.param_groups
-    plain = all(
-        isinstance(number, float) for group in groups if group.get("fused") for number in (group["lr"], *group["betas"])
-    )
-    decoupled = any(group.get("decoupled_weight_decay") for group in groups)
-    return plain and all(group.get("fused") for group in groups) and decoupled <= (type(optimizer) is torch.optim.AdamW)

@@ -5,7 +5,7 @@ training, and return the same bits as in a single thread. When a call ends, also
 what it was before. Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process with several threads, call
 them within ``with pyrodrop.threads.exclusive()``.
 
-`refuse` raises an error inside of blocks of PyTorch and Pyro that would change everything that a call computes.
+`outside` raises an error inside of blocks of PyTorch and Pyro that would change everything that a call computes.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def reserved_elsewhere() -> bool:
     return _owner not in (None, threading.get_ident())
 
 
-def refuse(what: str) -> None:
-    """Raise a RuntimeError that names such a block around a call, `what`; calls set gradients and inference mode.
+@contextmanager
+def outside(what: str) -> Iterator[None]:
+    """Raise a RuntimeError that names such a block around a call, `what`; also a decorator of a function.
 
-    All threads share Pyro's handlers and torch's tracers, so it waits for calls in others that use them.
+    Calls set gradients and inference mode themselves. All threads share Pyro's handlers and torch's tracers, so it waits for
+    calls in others that use them.
     """
     with exclusive():
         new = torch.empty(0)
@@ -61,12 +63,6 @@ def refuse(what: str) -> None:
             raise RuntimeError(
                 f"{what} must be called outside of what changes all that it computes; it was inside {block}"
             )
-
-
-@contextmanager
-def outside(what: str) -> Iterator[None]:
-    """`refuse` for a block, or as a decorator for a function."""
-    refuse(what)
     yield
 
 

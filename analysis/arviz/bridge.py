@@ -59,7 +59,7 @@ from pyrodrop.guides.guide import ALPHA
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling import Sampled
-from pyrodrop.threads import exclusive, refuse
+from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
@@ -74,6 +74,7 @@ Variables: TypeAlias = dict[Hashable, Any]
 
 @checked
 @exclusive()
+@outside("to_arviz")
 def to_arviz(
     fit: Predicts | Mapping[str, Predicts],
     train: Data | Mapping[str, Any] | None = None,
@@ -133,7 +134,6 @@ def to_arviz(
         >>> tree.attrs["log_likelihood_missing"]
         'k-hat of p / q is ..., above 0.7'
     """
-    refuse("to_arviz")
     if isinstance(fit, Mapping):
         check_fits(fit, "fit")
         tree = one_tree(

@@ -92,7 +92,7 @@ def sbc(
         count: number of data sets.
         num_draws: S, posterior draws per data set.
         steps, lr, lr_schedule, batch_size, estimator, device: as in `pyrodrop.fit`.
-        starts: ``new`` to start fit r from ``restart(model, guide, seed + r)``, ``model`` to start all fits from the weights
+        starts: ``new`` to start fit r from ``guide.restart(model)`` of ``seed + r``, ``model`` to start all from the weights
             of the model, as in `pyrodrop.fit_replicates`. If training does not forget a common start, that shows as a bias
             of all fits.
         memory: as in `pyrodrop.fit_replicates`.

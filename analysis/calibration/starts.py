@@ -1,4 +1,4 @@
-"""New initial parameters for every fit: those of `pyrodrop.restart`, stacked.
+"""New initial parameters for every fit: those of ``guide.restart(model)``, stacked.
 
 A single copy of model and guide is restarted in place for one seed after another, so that many fits do not need separate
 models.
@@ -22,7 +22,7 @@ _OTHERWISE = "starts='model' has all fits start from the weights of the model"
 
 
 class NewStarts:
-    """Initial parameters of fits that start from ``pyrodrop.restart(model, guide, seed)``.
+    """Initial parameters of fits that start from ``model.reset_parameters()`` and ``guide.restart(model)``.
 
     Args:
         model, guide: the model and guide, which are copied on their device; random numbers are drawn there.
@@ -80,7 +80,7 @@ class NewStarts:
         return {name: value.to(loss.parameters[name].unconstrained.device) for name, value in starts.items()}
 
     def _restart(self, seed: int) -> None:
-        """Restart model and guide in place, as `pyrodrop.restart` would."""
+        """Restart model and guide in place."""
         with seeded(seed, self.device):
             self.model.reset_parameters()
             self.guide.restart(self.model)

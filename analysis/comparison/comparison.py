@@ -42,7 +42,7 @@ from pyrodrop.checks import Count, Flag, Progress, Seed, checked, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.sampling import Sampled
-from pyrodrop.threads import exclusive, refuse
+from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit
 
@@ -140,6 +140,7 @@ class Comparison:
 
 @checked
 @exclusive()
+@outside("compare")
 def compare(
     fits: Mapping[str, Predicts],
     data: Data | None = None,
@@ -195,7 +196,6 @@ def compare(
         >>> sorted(comparison.rows["point"])
         ['difference', 'difference_se', 'log_density', 'log_density_se']
     """
-    refuse("compare")
     check_fits(fits)
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")

@@ -57,7 +57,7 @@ FIRST = (
 TOPICS = {
     "training": (
         "fit", "fit_replicates", "Training", "Checkpoint", "StepLosses",
-        "compile_svi", "restart",
+        "compile_svi",
     ),
     "fits": ("Fit", "Replicates", "Elbo", "Worth", "Certificate", "read", "Reading", "last_layer"),
     "predictions": ("predict", "Prediction", "compare", "to_arviz"),

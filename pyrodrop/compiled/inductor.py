@@ -37,8 +37,9 @@ from pyro.optim.clipped_adam import ClippedAdam
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
-from pyrodrop.compiled.record import Untraceable, first_line
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
 from pyrodrop.private_apis import (
@@ -193,7 +194,7 @@ class WholeStep:
     Attributes:
         rules: the rule of every parameter group.
         tensors: all that a step writes to.
-        width: the number of numbers that a step takes: the factors of nll and kl, and those of the rules.
+        width: the number of numbers that a step takes: the factor of kl, and those of the rules.
 
     Raises:
         Untraceable: the optimiser has no rule, or no state for a parameter.
@@ -223,14 +224,14 @@ class WholeStep:
         self._sizes = list(map(len, names))
         self._counts = len(leaves), len(states), len(buffers), len(extra)
         self.tensors: list[Tensor] = [*(leaf.detach() for leaf in leaves), *states, *buffers, *extra]
-        ends = [2, *(rule.numbers for rule in rules)]
+        ends = [1, *(rule.numbers for rule in rules)]
         self._numbers = [slice(sum(ends[: i + 1]), sum(ends[: i + 2])) for i in range(len(rules))]
         self.width: int = sum(ends)
 
-    def numbers(self, step: int, factors: Sequence[float], rates: Sequence[float]) -> list[float]:
+    def numbers(self, step: int, weight: float, rates: Sequence[float]) -> list[float]:
         """The numbers of a step, counted from 1."""
         schedules = (rule.schedule(step, rate) for rule, rate in zip(self.rules, rates, strict=True))
-        return [*factors, *(number for schedule in schedules for number in schedule)]
+        return [weight, *(number for schedule in schedules for number in schedule)]
 
     def of(self, evaluate: Callable[..., Any], rows: int) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs, for a gradient by `evaluate`, whose arguments have `rows` tensors."""
@@ -239,7 +240,7 @@ class WholeStep:
             after = iter(inputs)
             leaves, flat, moving, extra = ([next(after) for _ in range(count)] for count in self._counts)
             batch, controls = [next(after) for _ in range(rows)], next(after)
-            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *after)
+            terms, *results = evaluate(*leaves, *moving, *batch, controls[0], *after)
             gradients, moved = results[: len(leaves)], results[len(leaves) :]
             choice = self._guard(terms, gradients, extra) if self._guard else lambda _, new: new
             states = iter(flat)
@@ -264,8 +265,13 @@ class WholeStep:
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
         """
-        if program.draws_itself:
-            _check_draws(program, self.tensors)
+        if drawn := program.draws_itself:
+            others = [operation for operation in drawn if operation not in AS_THEY_ARE]
+            if others or batch.device.type == "cuda":
+                raise Untraceable(
+                    f"it draws noise whose distribution depends on parameters, by {(others or drawn)[0]}, of which a "
+                    "compiled program would draw other numbers"
+                )
             options = {**options, "fallback_random": True}
         rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
         inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
@@ -310,16 +316,6 @@ def same_numbers(terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tup
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
     return all(near(*pair, 2e-3) for pair in terms) and all(near(*pair, 1e-2, least) for pair in gradients)
-
-
-def _check_draws(program: Program, inputs: Sequence[Tensor]) -> None:
-    """Raise `Untraceable` for a graph whose compiled program would draw other random numbers than the graph."""
-    others = [str(operation) for operation in program.draws_itself if operation not in AS_THEY_ARE]
-    if others or (program.draws_itself and any(tensor.is_cuda for tensor in inputs)):
-        raise Untraceable(
-            f"it draws noise whose distribution depends on parameters, by {(others or program.draws_itself)[0]}, of which a "
-            "compiled program would draw other numbers"
-        )
 
 
 def calling(
@@ -421,26 +417,21 @@ def found_or_made(
 
 
 def _path(parts: Iterable[object], inputs: Sequence[Tensor]) -> Path | None:
-    """The path of the program in the cache; None on a GPU, and if there is no cache folder."""
-    place = _folder()
-    if place is None or any(tensor.is_cuda for tensor in inputs):
+    """The path of the program, in the folder that the environment variable ``PYRODROP_CACHE`` names, by default the user's
+    cache. None on a GPU, and if the folder cannot be written to, or other users can write to it."""
+    place = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status, user = place.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
+    except OSError:
+        return None
+    safe = status.st_uid == user and not status.st_mode & 0o022 and os.access(place, os.W_OK)
+    if not safe or any(tensor.is_cuda for tensor in inputs):
         return None
     digest = hashlib.sha256(_of_this_machine().encode())
     for part in (torch.get_num_threads(), *parts, *((t.shape, t.stride(), t.dtype) for t in inputs)):
         digest.update(f"{part};".encode())
     return place / f"{digest.hexdigest()[:32]}.so"
-
-
-def _folder() -> Path | None:
-    """The folder of programs: in the one that the environment variable ``PYRODROP_CACHE`` names, by default in the user's
-    cache. None if it cannot be written to, or other users can write to it."""
-    path = Path(os.environ.get("PYRODROP_CACHE") or pooch.os_cache("pyrodrop")) / "programs"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status, user = path.stat(), getattr(os, "getuid", lambda: 0)()  # on Windows it lies in the user's profile
-        return None if status.st_uid != user or status.st_mode & 0o022 or not os.access(path, os.W_OK) else path
-    except OSError:
-        return None
 
 
 @functools.cache

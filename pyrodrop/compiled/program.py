@@ -32,18 +32,17 @@ from torch import Tensor, fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.changes import put_back
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.record import (
-    Recording,
     Untraceable,
     Value,
     base_of,
-    first_line,
     is_random,
     recorded,
     users_line,
     written_by,
 )
-from pyrodrop.devices import drawn_outside_torch, outside_torch
+from pyrodrop.devices import has_drawn, outside_torch
 from pyrodrop.distributions.coins import fill_stacked
 from pyrodrop.private_apis import script, scripts_as_they_are, without_validation
 
@@ -147,14 +146,11 @@ class Program:
             return list(self.once(*met))
 
     def refresh(self) -> bool:
-        """Recompute constants (in place) and noise if tensors that were met have changed. Returns whether they had."""
+        """Recompute constants and noise if tensors that were met have changed. Returns whether they had."""
         if not any([seen.changed() for seen in self._seen]):  # noqa: C419  a list is faster
             return False
         self._seen = list(map(_Seen, self.met))
-        for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
-            if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
-                _distinct_entries(old).copy_(_distinct_entries(new))
-        self.noise = self.noise_of(self.met)
+        self.constants, self.noise = self.constants_of(self.met), self.noise_of(self.met)
         return True
 
     def mapped(self, axes: Sequence[int | None]) -> Callable[..., Sequence[Tensor]]:
@@ -214,7 +210,8 @@ class MappedProgram(Program):
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
         self.one, self.graph, self.draws_itself = program, program.graph, []
-        names = [_name_of(tensor, state[0]) for tensor in program.met]
+        names_of = {(v.data_ptr(), v.shape, v.dtype): name for name, v in reversed([*state[0].items()])}
+        names = [names_of.get((tensor.data_ptr(), tensor.shape, tensor.dtype)) for tensor in program.met]
         distinct = {id(tensors): tensors for tensors in state}
         met = {
             key: [tensor if name is None else tensors[name] for tensor, name in zip(program.met, names, strict=True)]
@@ -247,14 +244,6 @@ class MappedProgram(Program):
         return [noise.draw() for noise in self._alone[replicate]]
 
 
-def _name_of(constant: Tensor, state: Mapping[str, Tensor]) -> str | None:
-    """The name in `state` of a tensor with the memory, shape and dtype of this one, or None."""
-    for name, value in state.items():
-        if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
-            return name
-    return None
-
-
 class _Seen:
     """A tensor and its version and address, with its values if it is small: `Tensor.data` changes them without a version."""
 
@@ -273,12 +262,6 @@ class _Seen:
         ):
             return True
         return self.values is not None and not torch.equal(tensor, self.values)
-
-
-def _distinct_entries(values: Tensor) -> Tensor:
-    """The entries of a tensor in memory, without the repetitions of an expanded tensor."""
-    sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
-    return values.as_strided(sizes, values.stride())
 
 
 def _bytes(node: fx.Node) -> int:
@@ -313,20 +296,23 @@ def pure(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts:
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 recording = recorded(function, inputs)
-            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
+            drawn = has_drawn(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {first_line(error)}{users_line(error)}") from error
     if look.replaced:
         raise Untraceable(f"a call replaces the parameter {look.replaced[0]} in Pyro's store")
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
-    return _purify(recording)
-
-
-def _purify(recording: Recording) -> Program:
-    """Turn random numbers into inputs."""
     graph, constants = recording.graph, recording.constants
-    _refuse_writes(graph, set(recording.inputs), set(constants))
+    for node in graph.nodes:  # a write to an argument or a constant, which is not part of the state of a training
+        bases = {base_of(written) for written in written_by(node)}
+        if bases & set(recording.inputs):
+            raise Untraceable(f"it changes an argument in place, by {node.target}")
+        if bases & set(constants):
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register it with register_buffer"
+            )
     if any(node.target is _A.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
     noise_of = hoist(graph, [*recording.inputs, *constants][-1], constants)
@@ -339,19 +325,6 @@ def make_flat(module: fx.GraphModule) -> None:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     module.graph = graph
-
-
-def _refuse_writes(graph: fx.Graph, inputs: set[fx.Node], constants: set[fx.Node]) -> None:
-    """Raise `Untraceable` if the graph writes to an argument or a constant, which is not part of the state of a training."""
-    for node in graph.nodes:
-        bases = {base_of(written) for written in written_by(node)}
-        if bases & inputs:
-            raise Untraceable(f"it changes an argument in place, by {node.target}")
-        if bases & constants:
-            raise Untraceable(
-                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
-                "lose; register it with register_buffer"
-            )
 
 
 def loosen_views(module: fx.GraphModule) -> None:
@@ -561,8 +534,10 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
         results = [node] if "val" in node.meta else [user for user in node.users if "val" in user.meta]
         small = all(result.meta["val"].nbytes <= SMALL for result in results)
         number = node.args[0] if node.target is _A._to_copy.default else _LIKE.get(node.target)
-        if small and isinstance(number, int | float) and _is_dense(node.meta["val"]):
-            return filled(node.meta["val"], number)
+        if small and isinstance(number, int | float):
+            value = node.meta["val"]
+            if torch.empty(value.shape, device="meta").stride() == value.stride:
+                return filled(value, number)
         to = once if small and all(new[used].graph is once for used in node.all_input_nodes) else step
         arguments = fx.node.map_arg((node.args, node.kwargs), of_step if to is step else new.__getitem__)
         key = f"{to is step} {node.target} {arguments!r}"  # in which numbers of different types differ
@@ -584,10 +559,6 @@ def simplified(graph: fx.Graph, constants: Collection[fx.Node]) -> tuple[fx.Grap
     for each in (step, once):
         each.eliminate_dead_code()
     return step, once
-
-
-def _is_dense(value: Value) -> bool:
-    return torch.empty(value.shape, device="meta").stride() == value.stride
 
 
 def _source(node: fx.Node) -> fx.Node | None:

@@ -252,13 +252,12 @@ class _Recorder:
             return _wrapped(result, node, fixed, number)
         if isinstance(result, tuple | list):
             return type(result)(
-                self._results(one, self._part(node, place), same, fixed) if isinstance(one, Tensor) else one
+                self._results(one, self.graph.call_function(operator.getitem, (node, place)), same, fixed)
+                if isinstance(one, Tensor)
+                else one
                 for place, one in enumerate(result)
             )
         return result
-
-    def _part(self, node: fx.Node, number: int) -> fx.Node:
-        return self.graph.call_function(operator.getitem, (node, number))
 
     def _placeholder(self, name: str, tensor: Tensor) -> fx.Node:
         with self.graph.inserting_after(self._last) if self._last is not None else nullcontext():
@@ -348,12 +347,6 @@ def first_that_works(
             broken = name, error
     assert broken is not None
     raise broken[1]
-
-
-def first_line(error: Exception) -> str:
-    """The class of an error and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
 
 
 def users_line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
 """A loss with the programs of its gradient, and whether they compute what Pyro does.
 
-    (parameters, buffers, tensors of the arguments, controls) -> ([nll, kl], gradients of the loss, buffers)
+    (parameters, buffers, tensors of the arguments, weight) -> ([nll, kl], gradients of the loss, buffers)
 
-    loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
+    loss = nll + weight kl(weights) + kl(hyperparameters)
 
 Pyro runs its handlers at every step. Here they run once for each shape of minibatch, and the tensor operations are recorded.
 Parameters are recognised wherever Pyro, a module or a guide finds them. Buffers that a call updates (running statistics) are
@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.infer import TraceEnum_ELBO
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arrays import near
 from pyrodrop.changes import Contents, has_hooks, put_back
+from pyrodrop.checks import first_line
 from pyrodrop.compiled.program import Program, pure
-from pyrodrop.compiled.record import Untraceable, first_line
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
-from pyrodrop.steps import Arguments, Loss, Objective, OfPyro, Shapes
+from pyrodrop.steps import Arguments, Loss, Shapes
 
 
 class Results(NamedTuple):
@@ -128,9 +127,13 @@ class Recorded:
         first = len(leaves) + len(moving)
 
         def gradient(*tensors: Tensor) -> list[Tensor]:  # Pyro finds the parameters by itself
-            buffers, (*rows, controls) = tensors[len(leaves) : first], tensors[first:]
-            with moving.replaced([buffer.clone() for buffer in buffers]) as moved, _whatever_the_values(objective):
-                terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
+            buffers, (*rows, weight) = tensors[len(leaves) : first], tensors[first:]
+            with (
+                moving.replaced([buffer.clone() for buffer in buffers]) as moved,
+                without_nan_warnings(),
+                costs_weighted(),
+            ):
+                terms, gradients = objective.gradients(batch.filled(rows), weight, leaves)
                 after = [buffer.detach() for buffer in moved()]
             return [terms, *gradients, *after]
 
@@ -156,7 +159,9 @@ class Recorded:
         """
         names, unlike, size = list(self.loss.trained), "", 0.0
         for seed in (1, 2, 3):
-            wanted = self._by_pyro(batch, seed)
+            with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*self.loss.moving.parts):
+                terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
+                wanted = Results(terms, gradients, [buffer.detach().clone() for buffer in self.buffers])
             with seeded(seed, batch.device):
                 try:
                     ours = self.results(program, batch)
@@ -164,18 +169,16 @@ class Recorded:
                     raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
             unlike = difference(wanted, ours, names, size)
             if unlike == "the loss" and not size:
-                size = size_of_terms(self.loss.objective, batch)
+                objective = self.loss.objective
+                with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
+                    objective.terms(batch)
+                    # at the end, as a lazy weight of the guide has a log density once the model has used it
+                    terms_of = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
+                size = float(sum(term.detach().abs().sum() for term in terms_of))
                 unlike = difference(wanted, ours, names, size)
             if not unlike:
                 break
         return unlike
-
-    def _by_pyro(self, batch: Arguments, seed: int) -> Results:
-        """The results that Pyro computes from the random numbers of a seed; modules do not change."""
-        moving = self.loss.moving
-        with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
-            terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
-            return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
     def results(self, program: Program, batch: Arguments) -> Results:
         """The results of a program for minibatches of its shape."""
@@ -184,24 +187,14 @@ class Recorded:
         return Results(terms, results[:count], results[count:])
 
     def inputs(self, batch: Arguments) -> list[Tensor]:
-        """The inputs of a program: parameters, buffers, the tensors of the arguments, and the factors 1."""
+        """The inputs of a program: parameters, buffers, the tensors of the arguments, and the weight 1."""
         leaves = [leaf.detach() for leaf in self.leaves]
-        return [*leaves, *self.buffers, *batch.tensors, torch.ones(2).to(leaves[0])]
+        return [*leaves, *self.buffers, *batch.tensors, leaves[0].new_ones(())]
 
 
 def is_due(step: int) -> bool:
     """Whether recorded steps are compared with Pyro's at this one: at 1, 2, 4, ... and every 1,000th."""
     return step & (step - 1) == 0 or step % 1000 == 0
-
-
-def _whatever_the_values(objective: Objective) -> AbstractContextManager[Any]:
-    """Let a loss object of Pyro make the same operations within the block for all values of tensors."""
-    block = ExitStack()
-    if isinstance(objective, OfPyro):
-        block.enter_context(without_nan_warnings())
-        if isinstance(objective.loss, TraceEnum_ELBO):
-            block.enter_context(costs_weighted())
-    return block
 
 
 def difference(wanted: Results, ours: Results, names: Sequence[str], size: float = 0.0) -> str:
@@ -212,7 +205,7 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
 
     Args:
         names: names of the parameters.
-        size: size of the terms whose sum is the loss, from `size_of_terms`.
+        size: the sum of the absolute log densities of all sites, to which rounding of the loss is relative.
     """
     tolerance = 1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3
     if not near(wanted.terms.to(ours.terms.dtype), ours.terms, tolerance, size / 100):
@@ -224,15 +217,6 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
             return f"the gradient of {name}"
     pairs = zip(wanted.buffers, ours.buffers, strict=True)
     return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
-
-
-def size_of_terms(objective: Objective, batch: Arguments) -> float:
-    """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
-    with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
-        objective.terms(batch)
-        # at the end, as a lazy weight of the guide has a log density once the model has used it
-        terms = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
-    return float(sum(term.detach().abs().sum() for term in terms))
 
 
 class _Sites(Messenger):

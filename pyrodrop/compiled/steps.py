@@ -35,6 +35,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -43,7 +44,7 @@ from torch import Tensor
 from pyrodrop.checks import EngineName
 from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.program import MappedProgram, Program
-from pyrodrop.compiled.record import Untraceable
+from pyrodrop.compiled.record import Untraceable, first_that_works
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.coins import Masks
@@ -115,7 +116,7 @@ class StackedLoss:
             with seeded(r, batch.device):
                 for place, drawn in zip(noise, program.draw_alone(r), strict=True):
                     place[r] = drawn
-        inputs = [*self.leaves, *self.buffers, *batch.tensors, torch.ones(2).to(self.leaves[0])]
+        inputs = [*self.leaves, *self.buffers, *batch.tensors, self.leaves[0].new_ones(())]
         terms, *results = program.evaluate(*inputs, *program.constants, *noise)
         return terms, results[len(self.leaves) :]
 
@@ -198,11 +199,22 @@ class Steps(Engine):
             return
         try:
             with torch.no_grad():
-                steps = self._take(batches, most)
+                steps: list[tuple[Prepared, int]] = []  # with their places, in the order of single steps
+                for prepared in self._ahead.values():
+                    prepared.clear()
+                while len(steps) < most:
+                    size, follow = batches.coming()
+                    ahead = self._ahead.get(size)
+                    if ahead is None or ahead.used == ahead.steps:
+                        break
+                    places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
+                    ahead.take(batches, len(places))
+                    steps += [(ahead, place) for place in places]
                 for prepared in self._ahead.values():
                     prepared.fill(batches)
-                for ahead, place in steps:
-                    self.made.append(self.make(ahead, ahead.rows[place], ahead.noise[place], len(self.made)))
+                for prepared, place in steps:
+                    rows, noise = prepared.rows[place], prepared.noise[place]
+                    self.made.append(self.make(prepared, rows, noise, len(self.made)))
         finally:
             self.written()
 
@@ -215,21 +227,6 @@ class Steps(Engine):
 
     def written(self) -> None:
         """Tell autograd what steps have written to without PyTorch's knowledge."""
-
-    def _take(self, batches: Any, most: int) -> list[tuple[Prepared, int]]:
-        """Take rows and random numbers for at most `most` steps, in the order of single steps. Returns their places."""
-        steps: list[tuple[Prepared, int]] = []
-        for prepared in self._ahead.values():
-            prepared.clear()
-        while len(steps) < most:
-            size, follow = batches.coming()
-            ahead = self._ahead.get(size)
-            if ahead is None or ahead.used == ahead.steps:
-                break
-            places = range(ahead.used, min(ahead.used + min(most - len(steps), follow), ahead.steps))
-            ahead.take(batches, len(places))
-            steps += [(ahead, place) for place in places]
-        return steps
 
 
 class Prepared:
@@ -322,11 +319,11 @@ class Traced(Steps):
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
+        self._weights = torch.tensor(plan.weights, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def make(self, prepared: Prepared, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
         loss, buffers, constants = self.loss, self.loss.buffers, prepared.program.constants
-        terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._factors[index], *constants, *noise)
+        terms, *results = prepared.call(*self.leaves, *buffers, *rows, self._weights[index], *constants, *noise)
         gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient
@@ -374,8 +371,8 @@ class Compiled(Steps):
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
         rows = [
-            self._whole.numbers(plan.first + i, factors, rates)
-            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+            self._whole.numbers(plan.first + i, weight, rates)
+            for i, (weight, rates) in enumerate(zip(plan.weights, plan.rates, strict=True), 1)
         ]
         self._controls = torch.tensor(rows, dtype=torch.float64).to(self._whole.tensors[0]).unbind(0)
 
@@ -443,26 +440,23 @@ def accelerate(
         with suppress(Untraceable):  # which `traced` raises again
             if first == "traced" and worth_compiling(loss.program(batches[0]), steps, max(1, replicates)):
                 first = "compiled"
-    failed: Untraceable | None = None
-    made: Steps | None = None
-    for kind in names[names.index(first) :]:
-        try:
-            if kind != "pyro":
-                for (
-                    batch
-                ) in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
-                    loss.program(batch)
-                made = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
-                for batch in batches:
-                    made.prepare(batch)
-            break
-        except Untraceable as error:
-            failed, made = error, None
-            if kind == names[-1]:
-                raise
-    if failed is not None:
+    failed: list[Untraceable] = []
+
+    def make(kind: EngineName) -> Steps | None:
+        if kind == "pyro":
+            return None
+        for batch in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
+            loss.program(batch)
+        steps = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
+        for batch in batches:
+            steps.prepare(batch)
+        return steps
+
+    candidates = [(kind, partial(make, kind)) for kind in names[names.index(first) :]]
+    kind, made = first_that_works(candidates, lambda _, error: failed.append(error))
+    if failed:
         say = _log.info if name == "auto" else _log.warning
-        say("training with engine %r instead of %r: %s", kind, name, failed)
+        say("training with engine %r instead of %r: %s", kind, name, failed[-1])
     return made
 
 

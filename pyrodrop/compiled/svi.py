@@ -21,7 +21,6 @@ from pyro.infer import ELBO, SVI
 from pyro.infer.util import zero_grads
 from pyro.optim import PyroOptim
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
 from pyrodrop.checks import EngineName as Name
@@ -254,12 +253,10 @@ class _Record:
         self._objective = objective = OfPyro(objective, svi.model, svi.guide)
         with put_back(*svi.programs) as look, poutine.trace(param_only=True) as capture:
             objective.terms(call)
-        nodes: dict[str, Any] = dict(capture.trace.nodes)
-        sites: dict[str, Any] = {name: site["value"].unconstrained() for name, site in nodes.items()}
-        once = {id(tensor): (name, tensor) for name, tensor in reversed(sites.items())}  # by its first name
-        parameters = {n: Parameter(p, constraints.real) for n, p in reversed(once.values()) if p.requires_grad}
+        sites = Parameter.of_sites(capture.trace.nodes)
+        parameters = {name: each for name, each in sites.items() if each.unconstrained.requires_grad}
         self.leaves = [parameter.unconstrained for parameter in parameters.values()]
-        self._frozen = [tensor for _, tensor in once.values() if not tensor.requires_grad]
+        self._frozen = [each.unconstrained for name, each in sites.items() if name not in parameters]
         self._tensors = [*self.leaves, *self._frozen]
         if not self.leaves:
             raise Untraceable("there is no parameter that a step changes")
@@ -275,11 +272,12 @@ class _Record:
         self._compiles, self._kinds = True, list[Any]()  # as far as is known; the settings that are compiled
         self._optimizers: _Optimizers | None = None
         self._of = svi.model, svi.guide, svi.loss_and_grads
-        store = dict(pyro.get_param_store().named_parameters())
-        self._stored: dict[str, Any] = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
+        ours = set(map(id, self._tensors))
+        store: Any = pyro.get_param_store().named_parameters()
+        self._stored: dict[str, Tensor] = {name: tensor for name, tensor in store if id(tensor) in ours}
         self._flags = Flags(modules_of(*svi.programs), self._stored)
         known = set(map(id, self._flags.parameters.values()))
-        if lost := [name for name, tensor in sites.items() if id(tensor) not in known]:
+        if lost := [name for name, each in sites.items() if id(each.unconstrained) not in known]:
             raise Untraceable(
                 f"the parameter {lost[0]} is neither in Pyro's store nor in a module that model or guide names"
             )
@@ -369,7 +367,7 @@ class _Record:
         self._compiles, self._kinds = True, optimizers.kinds
 
     def _compiled_step(self, step: Callable[..., Sequence[Tensor]], optimizers: _Optimizers, call: Call) -> float:
-        numbers = [1.0, 1.0]
+        numbers = [1.0]
         states = optimizers.state.values()
         for rule, settings, state in zip(optimizers.rules, optimizers.param_groups, states, strict=True):
             numbers += rule.schedule(int(state.get("step", 0)) + 1, settings["lr"])
@@ -477,19 +475,14 @@ class _Optimizers:
             for numbers in alike.values():
                 weights = [self.weights[number] for number in numbers]
                 slopes = [gradients[number].to(self.weights[number].dtype).contiguous() for number in numbers]
-                self._step(numbers[0], weights, slopes, [states[number] for number in numbers])
-
-    def _step(self, first: int, weights: list[Tensor], gradients: list[Tensor], states: list[Any]) -> None:
-        """A step with the settings of the first; ClippedAdam has eps outside of the bias correction."""
-        settings, device = self.param_groups[first], weights[0].device
-        eps, steps = settings["eps"], [state["step"] for state in states]
-        if "lrd" in settings:
-            gradients = [gradient.clamp(-settings["clip_norm"], settings["clip_norm"]) for gradient in gradients]
-            eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
-            steps = [torch.tensor(float(steps[0]))] * len(weights)
-        decoupled = type(self.optimizers[first]) is torch.optim.AdamW
-        steps = [step.to(device) for step in steps]
-        adam_step({**settings, "eps": eps}, weights, gradients, states, steps, decoupled=decoupled)
+                settings, of_all = self.param_groups[numbers[0]], [states[number] for number in numbers]
+                eps, steps = settings["eps"], [state["step"] for state in of_all]
+                if "lrd" in settings:  # ClippedAdam, which has eps outside of the bias correction
+                    slopes = [slope.clamp(-settings["clip_norm"], settings["clip_norm"]) for slope in slopes]
+                    eps /= math.sqrt(1 - settings["betas"][1] ** steps[0])
+                    steps = [torch.tensor(float(steps[0]))] * len(weights)
+                steps = [step.to(weights[0].device) for step in steps]
+                adam_step({**settings, "eps": eps}, weights, slopes, of_all, steps)
 
     def count(self) -> None:
         """Count a step, and let the learning rate of ClippedAdam decay."""

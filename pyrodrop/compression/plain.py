@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from pyrodrop.changes import evaluating
-from pyrodrop.checks import Inputs, shown
+from pyrodrop.checks import Inputs, first_line, shown
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.networks.call import Output
-from pyrodrop.networks.checks import first_line
 from pyrodrop.networks.sites import thaw
 from pyrodrop.networks.trial import close
 from pyrodrop.scaling import Standardize

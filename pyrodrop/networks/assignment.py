@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from pyrodrop.checks import by_name, count, instance
+from pyrodrop.checks import by_name, count, first_line, instance
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.networks.sites import Parameters
 from pyrodrop.priors import Prior
@@ -139,8 +139,7 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
     try:
         graph = Tracer().trace(network)
     except Exception as error:  # of any type: the forward may need values
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error
+        raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {first_line(error)})") from error
     untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
     touched: set[fx.Node] = set()  # everything behind such a weight
     names: list[str] = []

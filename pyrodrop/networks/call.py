@@ -48,12 +48,14 @@ def call(
         Unfit: `output` fails, or the result is not a single tensor.
         RuntimeError: with gradients, the network has hooks on saved tensors.
     """
-    gradients = torch.is_grad_enabled()
+    gradients, (args, kwargs) = torch.is_grad_enabled(), arguments(x)
+    named = {name: value for first, value in values.items() for name in names[first]}
     with (
         torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
         _cudnn(enabled=not gradients) if recurs else nullcontext(),
+        _ordinary_attention() if attends else nullcontext(),
     ):
-        return taken(_call(network, values, names, x, attends), output)
+        return taken(functional_call(network, named, args, kwargs, tie_weights=False), output)
 
 
 def check_function(output: Any) -> Output:
@@ -92,15 +94,6 @@ RECOMPUTES = (
     "the network of a model must not compute activations again (torch.utils.checkpoint), or have other hooks on saved "
     "tensors, which run after the call, with other weights than the sampled ones: switch gradient checkpointing off"
 )
-
-
-def _call(
-    network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs, attends: bool
-) -> Any:
-    named = {name: value for first, value in values.items() for name in names[first]}
-    args, kwargs = arguments(x)
-    with _ordinary_attention() if attends else nullcontext():
-        return functional_call(network, named, args, kwargs, tie_weights=False)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from pyrodrop.checks import Inputs, parts
+from pyrodrop.checks import Inputs, first_line, parts
 from pyrodrop.data.columns import Columns, listed
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
@@ -100,7 +100,7 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
     shapes = ", ".join(str(list(part.shape)) for part in parts(x))
     if together:
         why = ". It needs all of its examples at once: predict at as many as it was trained on."
-    return f"the network cannot {doing} on x of shape {shapes}: {type(error).__name__}: {first_line(error)}{why}"
+    return f"the network cannot {doing} on x of shape {shapes}: {first_line(error)}{why}"
 
 
 def wrong_inputs(x: Inputs, error: Exception) -> str:
@@ -111,11 +111,6 @@ def wrong_inputs(x: Inputs, error: Exception) -> str:
         "; x must have one row per example, [N, ...], images [N, channels, height, width], or be a tuple or mapping of such "
         "tensors, the arguments of the network's forward, which computes in the dtype of its weights",
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:
@@ -160,19 +155,13 @@ def check_memory(network: nn.Module) -> None:
             )
 
 
-def copied(network: nn.Module) -> nn.Module:
-    """A deep copy whose parameters can be trained; raises as `check_parametrised`."""
-    check_parametrised(network)
-    with torch.inference_mode(False):  # or the weights are no parameters
-        return copy.deepcopy(network)
-
-
 _HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)  # compute a weight from others
 
 
-def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError that names trained weights that are computed from other parameters, or a tensor without values.
+def copied(network: nn.Module) -> nn.Module:
+    """A deep copy whose parameters can be trained.
 
+    A ValueError names trained weights that are computed from other parameters, or a tensor without values.
     Under weight norm, W = g v / |v|, a prior on v is not one on W, and an input unit that is dropped in v is not in W; so
     with spectral norm, pruning and custom parametrisations. Layers whose parameters are all fixed are accepted,
     and tensors without values where no new tensor has values, as for the shapes that a file is checked by.
@@ -193,3 +182,5 @@ def check_parametrised(network: nn.Module) -> None:
             "a prior applies to a layer's weight itself, so weights must be parameters; this network computes "
             f"{', '.join(computed)} from other parameters: remove its parametrisation first (torch.nn.utils)"
         )
+    with torch.inference_mode(False):  # or the weights are no parameters
+        return copy.deepcopy(network)

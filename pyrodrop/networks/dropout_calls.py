@@ -108,10 +108,6 @@ def _drawn(input: Tensor, p: float, shape: torch.Size | None = None, *, fused: b
     return torch.dropout(empty.fill_(1), p, True).ne(0) if fused else empty.bernoulli_(1 - p)
 
 
-def _shape(input: Tensor) -> torch.Size:
-    return input.shape
-
-
 def _channels(single: int | None = None) -> Callable[[Tensor], torch.Size]:
     """The shape of a mask of channels; an input of `single` dimensions is one example without an axis of examples."""
 
@@ -129,7 +125,15 @@ def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
 def _bernoulli(mode: DropoutCalls, func: Any, like: Tensor, p: Any = None, **settings: Any) -> Tensor:
     """`torch.bernoulli` and its methods, of which one works in place, with 0.5 unless there is another probability."""
     here = func is Tensor.bernoulli_
-    keep = _number(p if p is not None else 0.5 if here else like)
+    chance = p if p is not None else 0.5 if here else like
+    if isinstance(chance, Tensor):
+        if chance.numel() == 0 or bool((chance != chance.flatten()[0]).any()):
+            raise Unfit(
+                "the network draws Bernoulli numbers whose probabilities differ between entries or depend on x, so they are "
+                "no dropout with a rate; draw them with one rate each"
+            )
+        chance = chance.flatten()[0]
+    keep = float(chance)
     if keep in (0.0, 1.0):
         return torch.full_like(like, keep)
 
@@ -138,18 +142,6 @@ def _bernoulli(mode: DropoutCalls, func: Any, like: Tensor, p: Any = None, **set
 
     mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like, draw))
     return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
-
-
-def _number(p: Any) -> float:
-    """The probability as a number; a ValueError if it differs between entries."""
-    if not isinstance(p, Tensor):
-        return float(p)
-    if p.numel() == 0 or bool((p != p.flatten()[0]).any()):
-        raise Unfit(
-            "the network draws Bernoulli numbers whose probabilities differ between entries or depend on x, so they are no "
-            "dropout with a rate; draw them with one rate each"
-        )
-    return float(p.flatten()[0])
 
 
 def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
@@ -244,7 +236,7 @@ def _norm(
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_), _dropout("dropout", _shape)),
+    **dict.fromkeys((F.dropout, torch.dropout, torch.dropout_), _dropout("dropout", lambda input: input.shape)),
     **dict.fromkeys(
         (F.dropout2d, torch.feature_dropout, torch.feature_dropout_), _dropout("dropout of channels", _channels())
     ),

@@ -55,15 +55,11 @@ class Layout:
 
     def per_draw(self, shape: Sequence[int], examples: int) -> torch.Size:
         """The shape of one mask for all examples, from that of a call's mask."""
-        if self.axis is None:
-            return torch.Size(shape)
-        return torch.Size((*shape[: self.axis], shape[self.axis] // examples, *shape[self.axis + 1 :]))
+        return torch.Size([n // examples if axis == self.axis else n for axis, n in enumerate(shape)])
 
     def of_examples(self, shape: Sequence[int], examples: int) -> torch.Size:
         """The shape of a call's mask, from that of one mask for all examples."""
-        if self.axis is None:
-            return torch.Size(shape)
-        return torch.Size((*shape[: self.axis], shape[self.axis] * examples, *shape[self.axis + 1 :]))
+        return torch.Size([n * examples if axis == self.axis else n for axis, n in enumerate(shape)])
 
     def spread(self, mask: Tensor, shape: Sequence[int], examples: int) -> Tensor:
         """A mask that broadcasts to the call's `shape`: one mask for all examples is repeated, any other is unchanged."""
@@ -154,10 +150,21 @@ class Dropouts(nn.Module):
 
         def answer(call: DropoutCall) -> Tensor | None:
             nonlocal called
-            self._check(call, called, examples)
-            planned, number = self.calls[called], called
-            called += 1
-            shape = planned.layout.per_draw(call.shape, examples)
+            number, called = called, called + 1
+            planned = self.calls[number] if number < len(self.calls) else None
+            what = call.kind, call.drop_rate, len(call.shape)
+            if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
+                raise ValueError(
+                    f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}"
+                )
+            axis, shape = planned.layout.axis, planned.layout.per_draw(call.shape, examples)
+            fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
+            if not fits or (planned.weight and shape != planned.shape):
+                raise ValueError(
+                    f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
+                    f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network "
+                    "with inputs of this shape"
+                )
             if seen is not None:
                 seen.append(shape)
             mask = masks.get(planned.name, "none")
@@ -180,17 +187,3 @@ class Dropouts(nn.Module):
             yield
         if called < len(self.calls):
             raise ValueError(_OTHER)
-
-    def _check(self, call: DropoutCall, number: int, examples: int) -> None:
-        planned = self.calls[number] if number < len(self.calls) else None
-        what = call.kind, call.drop_rate, len(call.shape)
-        if planned is None or what != (planned.kind, planned.drop_rate, len(planned.shape)):
-            raise ValueError(f"{_OTHER}; its dropout {number + 1} is now a {call.kind} with rate {call.drop_rate:g}")
-        axis = planned.layout.axis
-        fits = axis is None or not planned.layout.order or planned.shape[axis] != 1 or call.shape[axis] == examples
-        if not fits or (planned.weight and planned.layout.per_draw(call.shape, examples) != planned.shape):
-            raise ValueError(
-                f"{planned.name} was read with masks {tuple(planned.shape)} of {planned.weight or 'no weight'}; "
-                f"at these inputs a mask of {examples} examples has the shape {tuple(call.shape)}. Read the network with "
-                "inputs of this shape"
-            )

@@ -99,11 +99,7 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
                 f"{name}, which has priors and a likelihood already"
             )
-        wrapped = (
-            nn.DataParallel,
-            nn.parallel.DistributedDataParallel,
-            getattr(torch.jit, "ScriptModule", nn.DataParallel),
-        )
+        wrapped = nn.DataParallel | nn.parallel.DistributedDataParallel | torch.jit.ScriptModule
         if isinstance(module, wrapped) or hasattr(module, "_orig_mod"):
             raise TypeError(
                 "the network of a model must be the plain module that it was made from, not one that is scripted, compiled "
@@ -164,19 +160,14 @@ def started_anew(model: Any) -> Any:
         TypeError: the model has no such method.
         ValueError: a module of its network has parameters and no ``reset_parameters()``; the message names it.
     """
-    check_starts(model)
-    made = copy.deepcopy(model)
-    made.reset_parameters()
-    return made
-
-
-def check_starts(model: Any) -> None:
-    """Raise a TypeError for a model without a method ``reset_parameters()``; models of `pyrodrop.models` have it."""
     if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
             f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
             "lists of models and guides with initial weights of their own"
         )
+    made = copy.deepcopy(model)
+    made.reset_parameters()
+    return made
 
 
 def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:

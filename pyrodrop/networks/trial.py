@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.changes import STAYS
 from pyrodrop.changes import Look as Before
 from pyrodrop.checks import Inputs, mapped, num_rows, parts
-from pyrodrop.devices import drawn_outside_torch, outside_torch
+from pyrodrop.devices import has_drawn, outside_torch
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import DETERMINISTIC, cannot_run, wrong_inputs
 from pyrodrop.private_apis import in_function_transform, recomputation_refused
@@ -173,7 +173,13 @@ class Trial:
                 probes = {name: _Probe(name, leaf) for name, leaf in leaves.items()} if probing else {}
                 versions = {name: value._version for name, value in values.items()}
                 y = self.run(leaves | {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}, x)
-                check_output(y, num_rows(x))
+                rows = num_rows(x)
+                if y.dim() < 2 or len(y) != rows:
+                    hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
+                    raise Unfit(
+                        "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got "
+                        f"shape {tuple(y.shape)} for {rows} examples{hint}"
+                    )
                 changed = [name for name, version in versions.items() if values[name]._version != version]
                 if changed:  # their density would be that of other values
                     raise Unfit(
@@ -213,15 +219,11 @@ class Trial:
         """A call on two rows; an `Unfit` if it draws random numbers.
 
         All noise of a model comes from its guide, so random numbers that its network draws would be no part of the
-        posterior. If random states have changed, the network is called again, since another thread may have drawn.
+        posterior.
         """
-        before, before_outside = _random_states(), outside_torch()
+        before = _random_states()
         look = self(self.two, **options)
-        outside = drawn_outside_torch(before_outside, lambda: self(self.two, **options))
-        if not outside and _random_states() != before:
-            before = _random_states()
-            self(self.two, **options)
-        if outside or _random_states() != before:
+        if has_drawn(before, lambda: self(self.two, **options), _random_states):
             raise Unfit(self.draws)
         return look
 
@@ -418,10 +420,9 @@ def running(network: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(name, module) for module, name in modules.items()]
 
 
-def _random_states() -> list[bytes]:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-    return [state.numpy().tobytes() for state in states]
+def _random_states() -> tuple[Any, ...]:
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+    return outside_torch(), *(state.numpy().tobytes() for state in states)
 
 
 def _leaves(output: Tensor) -> list[Tensor]:
@@ -458,29 +459,12 @@ def signature(x: Inputs) -> tuple[Any, ...]:
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
 
 
-def check_output(y: Tensor, rows: int) -> None:
-    """Raise an `Unfit` unless y has this number of rows and at least two axes."""
-    if y.dim() < 2 or len(y) != rows:
-        hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
-        raise Unfit(
-            "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
-            f"{tuple(y.shape)} for {rows} examples{hint}"
-        )
-
-
 def _unlike_the_first(x: Inputs) -> Tensor:
     unlike = [
         (part[:_SOUGHT] != part[:1]).flatten(1).any(1) if part.dim() > 1 else part[:_SOUGHT] != part[0]
         for part in parts(x)
     ]
     return torch.stack(unlike).any(0).nonzero()[:, 0]
-
-
-def _axis(two: torch.Size, three: torch.Size) -> int | None:
-    if len(two) != len(three):
-        return None
-    other = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
-    return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
 
 
 class _Probe(LazyReparam):
@@ -507,9 +491,11 @@ class _Probe(LazyReparam):
         None for a weight that has several uses (tied, recurrent): noise per example would differ between them, so such a
         weight must be sampled as a whole.
         """
-        if len(self.shapes) != 1 or len(other.shapes) != 1 or self.shapes[0] is None or other.shapes[0] is None:
+        two, three = (probe.shapes[0] if len(probe.shapes) == 1 else None for probe in (self, other))
+        if two is None or three is None or len(two) != len(three):
             return None
-        return _axis(self.shapes[0], other.shapes[0])
+        unlike = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+        return unlike[0] if len(unlike) == 1 and (two[unlike[0]], three[unlike[0]]) == (2, 3) else None
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)

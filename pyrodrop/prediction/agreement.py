@@ -22,10 +22,9 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import Independent
 
-from pyrodrop.checks import HasRows, HasWeights
+from pyrodrop.checks import HasRows, HasWeights, first_line
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.networks.checks import first_line
 
 DISCRETE = (
     ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "
@@ -146,21 +145,13 @@ def innermost(fn: Any) -> Any:
     return fn
 
 
-def of_any_length(fn: Any) -> int | None:
-    """The axis of observations whose length the distribution leaves open, counted from the end; None if there is none.
-
-    It is the time axis of a hidden Markov model without duration.
-    """
-    fn = innermost(fn)
-    timed = isinstance(fn, HiddenMarkovModel | IndependentHMM | GaussianMRF) and fn.event_shape[0] == 1
-    return -int(fn.event_dim) if timed and getattr(fn, "duration", None) is None else None
-
-
 def _check_observed(name: str, value: Any, fn: Any, args: tuple[Any, ...]) -> None:
     """A ValueError if observations would broadcast with their distribution."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
-    shape, time = (*fn.batch_shape, *fn.event_shape), of_any_length(fn)
-    if time is not None and len(got) >= -time:
+    shape, inner = (*fn.batch_shape, *fn.event_shape), innermost(fn)
+    markov = isinstance(inner, HiddenMarkovModel | IndependentHMM | GaussianMRF) and inner.event_shape[0] == 1
+    time = -len(inner.event_shape)  # the axis whose length is open in a hidden Markov model without duration
+    if markov and getattr(inner, "duration", None) is None and len(got) >= -time:
         shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
     if got == shape:
         return
@@ -183,7 +174,7 @@ def called(what: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         network = isinstance(function, nn.Module) and not isinstance(function, PyroModule)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(
             f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
-            f"{type(error).__name__}: {first_line(error)}"
+            f"{first_line(error)}"
             f"{': models.from_module(net, ...) or read(net, x, ...) makes a model of it' if network else _columns(args)}"
         ) from error
     except ValueError as error:

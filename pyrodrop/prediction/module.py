@@ -68,11 +68,6 @@ def functions_of(
     return Draws(model, count, noise, {}, {name: value.detach() for name, value in blocks[0].fixed.items()})
 
 
-def _any_rows(network: nn.Module) -> bool:
-    """Whether `torch.vmap` can be recorded for any number of rows; its rules for normalisations and embeddings fix it."""
-    return all(isinstance(module, nn.Linear) for module in network.modules() if module._buffers)
-
-
 class Functions(nn.Module):
     """S functions of a posterior as a module in evaluation mode; `Fit.module` makes it.
 
@@ -109,7 +104,9 @@ class Functions(nn.Module):
         members: Any = zip(self.models, self.weights, self.same, self.counts, strict=True)
         with pyro.validation_enabled(False):  # checks of values cannot be recorded
             for model, weights, same, count in members:
-                together = model.batches_weights and (_any_rows(model.network) or not torch.compiler.is_compiling())
+                # torch.vmap's rules for normalisations and embeddings fix the number of rows
+                fixes = any(module._buffers and not isinstance(module, nn.Linear) for module in model.network.modules())
+                together = model.batches_weights and not (fixes and torch.compiler.is_compiling())
                 noise, fixed = ({name: tree[name] for name in tree} for tree in (weights, same))
                 output = Draws(model, count, noise, {}, fixed, mapped=together)(x)
                 fs.append(model.likelihood.location(output, model.targets))

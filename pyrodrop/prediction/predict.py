@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, cast
 
 import torch
@@ -87,7 +87,11 @@ def draw_functions(
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         outputs = _outputs(model, guide, x, num_samples, device)
         outputs = outputs if widened is None else widened(outputs, x)
-        likelihood, targets = (_on(module, outputs.device) for module in (model.likelihood, model.targets))
+        likelihood, targets = model.likelihood, model.targets
+        if device != outputs.device:
+            likelihood, targets = copy.deepcopy((likelihood, targets))
+            likelihood.to(outputs.device)
+            targets.to(outputs.device)
         distribution, f = likelihood(outputs, targets), likelihood.location(outputs, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed)
 
@@ -100,26 +104,16 @@ def _outputs(model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int,
             if outputs is None:
                 dtype = model.targets.widened(output[:0]).dtype  # of f, which is made in the memory of the outputs
                 shape = (num_samples, num_rows(x), *output.shape[2:])
-                _check_memory(shape, dtype, place, model.likelihood.copies)
+                need, free = model.likelihood.copies * math.prod(shape) * dtype.itemsize, available(place)
+                if need > free:
+                    raise ValueError(
+                        f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
+                        f"{free / 2**30:,.1f} GiB are free: use a smaller num_samples than {shape[0]}, or fewer points at "
+                        "a time"
+                    )
                 outputs = output.new_empty(shape, device=place, dtype=dtype)
             draws = slice(first_of_block + draw, first_of_block + draw + len(output))
             outputs[draws, first : first + output.shape[1]] = output
         first_of_block += block.num_draws
     assert outputs is not None
     return outputs
-
-
-def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:
-    """Raise a ValueError if `copies` tensors of outputs of this shape exceed the available memory."""
-    need, free = copies * math.prod(shape) * dtype.itemsize, available(device)
-    if need > free:
-        raise ValueError(
-            f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
-            f"{free / 2**30:,.1f} GiB are free: use a smaller num_samples than {shape[0]}, or fewer points at a time"
-        )
-
-
-def _on(module: Any, device: torch.device) -> Any:
-    """The module if it is on `device`, otherwise a copy of it there."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return module if all(tensor.device == device for tensor in tensors) else copy.deepcopy(module).to(device)

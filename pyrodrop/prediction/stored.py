@@ -174,11 +174,9 @@ class Stored:
             return
         if not isinstance(there, dict) or not all(isinstance(there.get(name), dict) for name in parts):
             raise Failed(f"{self.where} is damaged: it does not say what the {' and the '.join(parts)} was made of")
-        compared = {
-            name: differences(_fixed(in_words(there[name], name), name, part), _fixed(made_of(part, name), name, part))
-            for name, part in parts.items()
-        }
-        refuse(compared, f"{self.where} is of another {' or '.join(parts)}", "Build them as for the training")
+        pairs = [(in_words(there[name], name), made_of(part, name), name, part) for name, part in parts.items()]
+        lines = [line for old, new, *of in pairs for line in differences(_fixed(old, *of), _fixed(new, *of))]
+        refuse(lines, f"{self.where} is of another {' or '.join(parts)}", "Build them as for the training")
 
 
 def _fixed(description: Mapping[str, str], name: str, part: Any) -> dict[str, str]:

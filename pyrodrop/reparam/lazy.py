@@ -118,7 +118,12 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
+        if (
+            func in _TRANSPOSITIONS
+            and len(lazy) == 1
+            and lazy[0].dim() == 2
+            and {axis % 2 for axis in args[1:]} in (set(), {0, 1})
+        ):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
             if weight.drawn:
@@ -145,19 +150,16 @@ class LazyWeight(torch.Tensor):
                 else distribution.strategy.push(distribution.base, at)
             )
             if isinstance(at.bias, LazyWeight):
-                y = y + at.bias._as_bias(at)
+                bias, of_bias = at.bias, at.bias.distribution  # one sample per example, or the one drawn before
+                if bias.drawn or is_constant(of_bias.base):
+                    y = y + at.over_outputs(bias.realise())
+                else:
+                    of_bias.check_unused()
+                    of_bias.pushed = True
+                    y = y + of_bias.strategy.bias(of_bias.base, at)
             elif at.bias is not None:
                 y = y + at.over_outputs(at.bias)
         return y if torch.is_grad_enabled() else y.detach()
-
-    def _as_bias(self, at: LinearMap) -> Tensor:
-        """This bias of a map, in the shape of the map's output: one sample per example, or the one drawn before."""
-        distribution = self.distribution
-        if self.drawn or is_constant(distribution.base):
-            return at.over_outputs(self.realise())
-        distribution.check_unused()
-        distribution.pushed = True
-        return distribution.strategy.bias(distribution.base, at)
 
 
 class LazyDistribution(TorchDistribution):
@@ -262,10 +264,6 @@ class LazyDistribution(TorchDistribution):
 @register_kl(LazyDistribution, LazyDistribution)
 def _lazy(q: LazyDistribution, p: LazyDistribution) -> Tensor:
     return q.divergence(p)
-
-
-def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
-    return not axes or {axis % 2 for axis in axes} == {0, 1}
 
 
 _TENSOR: Any = torch.Tensor

@@ -59,7 +59,7 @@ class LocalReparam(LazyReparam):
         if form is None:
             raise ValueError(
                 f"the local estimator needs a posterior with a noise_form (pyrodrop.distributions.NoiseForm); got "
-                f"{_name(q)}: use estimator='per_example' or 'shared'"
+                f"{type(getattr(q, 'base_dist', q)).__name__}: use estimator='per_example' or 'shared'"
             )
         return push_locally(form, at)
 
@@ -73,7 +73,13 @@ def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
         x = x * at.unit_noise(lambda shape: scales(shape, at.x.dtype))
     y = at.f(x, loc)
     if variance is not None:
-        y = y + _noise(at.f(at.x**2, variance))
+        of_y = at.f(at.x**2, variance)
+        zeta = torch.randn_like(
+            of_y, memory_format=torch.contiguous_format
+        )  # in the same order for all layouts of images
+        y = (
+            y + torch.sqrt(of_y.clamp_min(torch.finfo(of_y.dtype).tiny)) * zeta
+        )  # differentiable where the variance is 0
     for factor in () if form.factors is None else form.factors():
         e = torch.randn(at.batch, dtype=y.dtype, device=y.device)
         y = y + at.over_examples(e) * at.f(at.x, factor)
@@ -84,15 +90,3 @@ def draws_by_row(q: Any) -> bool:
     """Whether local noise for posterior q is sampled for every row of an example separately, as zeta above is."""
     form = noise_form(q)
     return form is None or form.variance is not None
-
-
-def _noise(variance: Tensor) -> Tensor:
-    """Normal noise of that variance, kept differentiable where the variance is 0."""
-    noise = torch.randn_like(
-        variance, memory_format=torch.contiguous_format
-    )  # in the same order for all layouts of images
-    return torch.sqrt(variance.clamp_min(torch.finfo(variance.dtype).tiny)) * noise
-
-
-def _name(q: Any) -> str:
-    return type(getattr(q, "base_dist", q)).__name__

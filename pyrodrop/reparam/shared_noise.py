@@ -64,14 +64,9 @@ def unit_noise(q: Any, num_draws: int) -> Tensor | None:
     if form is None or form.scales is None or not (form.only_scales and q.columns):
         return None
     shape = torch.Size((num_draws, *q.noise_shape))
-    if isinstance(q, BernoulliMixture) and not isinstance(q, RelaxedBernoulliMixture):
-        return _masks(q, shape)
-    return form.scales(shape, q.loc.dtype)
-
-
-def _masks(q: BernoulliMixture, shape: torch.Size) -> Tensor:
-    """The scales of `NoiseForm` for dropout masks, from a faster sampler."""
-    if isinstance(q.drop_rate, Tensor) and q.drop_rate.dim() > 0:
+    if not isinstance(q, BernoulliMixture) or isinstance(q, RelaxedBernoulliMixture):
+        return form.scales(shape, q.loc.dtype)
+    if isinstance(q.drop_rate, Tensor) and q.drop_rate.dim() > 0:  # masks, of which there are faster samplers
         return torch.bernoulli(q.keep_rate.expand(shape))
     mask = keep_mask(shape, float(q.drop_rate), device=q.loc.device)
     return mask.view(torch.uint8).to(q.loc.dtype)  # faster than from bool

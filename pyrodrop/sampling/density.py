@@ -35,7 +35,7 @@ from pyrodrop import distributions
 from pyrodrop.changes import Look, evaluating, put_back
 from pyrodrop.checks import mapped, over_tensors, shown
 from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.devices import drawn_outside_torch, made_on, outside_torch, resolve, seeded
+from pyrodrop.devices import has_drawn, made_on, outside_torch, resolve, seeded
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models import NetworkModel, TrainedNetwork
 from pyrodrop.prediction.agreement import called, innermost
@@ -163,7 +163,7 @@ class Density:
             values, outside, before = self.draw(0), outside_torch(), torch.get_rng_state()
             called("program", lambda *_, **__: self.energy(values), self.arguments.args, self.arguments.kwargs)
             drawn = not torch.equal(before, torch.get_rng_state())
-            drawn |= drawn_outside_torch(outside, lambda: self.energy(values))
+            drawn |= has_drawn(outside, lambda: self.energy(values))
         _refuse_changes(look, drawn)
 
     def _enumerated(self) -> Any:

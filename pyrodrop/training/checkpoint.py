@@ -87,7 +87,13 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
 def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """What a run that continues another one must have in common with it: names, shapes and settings of model and guide,
     values of buffers that no step changes, a hash of the data, and options; a word for each."""
-    data, objective = problem.data, settings.objective
+    data, objective, model = problem.data, settings.objective, problem.model
+    changed = set(loss.moving.places)  # and initial values of trained weights
+    if isinstance(model, NetworkModel):
+        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
+        changed |= {f"model.network.{name}" for names in trained for name in names}
+    places = places_of(model, problem.guide).items()
+    constant = {name: module.get_buffer(leaf) for name, [(module, leaf), *_] in places if name not in changed}
     if isinstance(data, Keywords):
         of_data = data.words
     else:
@@ -105,7 +111,7 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: tor
         **{
             f"objective.{name}": value
             for name, value in (vars(objective) if objective else {}).items()
-            if _is_plain(value)
+            if isinstance(value, bool | int | float | str)
         },
         "optimizer": type(optimizer).__name__,
         **{f"optimizer.{name}": value for name, value in optimizer.defaults.items() if name != "lr"},
@@ -113,14 +119,10 @@ def fingerprint(settings: Settings, problem: Problem, loss: Loss, optimizer: tor
     return {
         **made_of(problem.model, "model"),
         **made_of(problem.guide, "guide"),
-        **{f"{name} (values)": word for name, word in digests(_constant(problem, loss)).items()},
+        **{f"{name} (values)": word for name, word in digests(constant).items()},
         **of_data,
         **{name: str(value) for name, value in options.items()},
     }
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 def check_same(there: Any, here: dict[str, str], file: str) -> None:
@@ -136,26 +138,12 @@ def check_same(there: Any, here: dict[str, str], file: str) -> None:
     if not isinstance(words, dict) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError(f"{file} must have a description of its run, to be continued; it has none")
     free = "A run that continues may differ in steps, lr, lr_schedule, kl_weight, engine"
-    refuse({"run": differences(words, here)}, f"{file} is of another run", free)
+    refuse(differences(words, here), f"{file} is of another run", free)
 
 
 def as_tensor(run: dict[str, str]) -> Tensor:
     """A fingerprint as the bytes of JSON, for a state that consists of tensors."""
     return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
-
-
-def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
-    """The buffers that no step changes, without the initial values of trained weights."""
-    model = problem.model
-    changed = set(loss.moving.places)
-    if isinstance(model, NetworkModel):
-        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
-        changed |= {f"model.network.{name}" for names in trained for name in names}
-    return {
-        name: module.get_buffer(leaf)
-        for name, [(module, leaf), *_] in places_of(model, problem.guide).items()
-        if name not in changed
-    }
 
 
 def _batch_size(settings: Settings, data: Dataset | Loader | Keywords) -> int:

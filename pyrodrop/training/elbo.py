@@ -41,7 +41,7 @@ from pyrodrop.training.rows import arguments_of, takes_num_data
 
 
 class Terms(NamedTuple):
-    """The terms for one sample of the guide, in nats for the whole data set; differentiable scalars.
+    """The terms for one sample of the guide, in nats for the whole data set; differentiable scalars. Their sum is the loss.
 
     Attributes:
         nll: negative log likelihood.
@@ -57,11 +57,6 @@ class Terms(NamedTuple):
     def kl(self) -> Tensor:
         """The KL divergence of weights and hyperparameters."""
         return self.kl_weights + self.kl_hyper
-
-    @property
-    def loss(self) -> Tensor:
-        """The estimate of the negative ELBO."""
-        return self.nll + self.kl
 
 
 def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Terms:
@@ -216,7 +211,8 @@ def _made_of_others(
     Such a site has another value in a second run of the guide; a site with the same value is a true point mass and is not
     returned.
     """
-    made = {site["name"]: q for site, q in pairs if q is not None and site is not None and _is_made(q)}
+    inner = [(site["name"], q, _elements(q["fn"])) for site, q in pairs if q is not None and site is not None]
+    made = {n: q for n, q, d in inner if q.get("made") or (isinstance(d, Delta) and bool(d.log_density.any()))}
     if not made:
         return {}
     others = {q["name"]: q["fn"] for site, q in pairs if site is None}
@@ -226,11 +222,6 @@ def _made_of_others(
         for name, q in made.items()
         if not torch.equal(q["value"], again[name])
     }
-
-
-def _is_made(q: Any) -> bool:
-    of_element = _elements(q["fn"])
-    return bool(q.get("made")) or (isinstance(of_element, Delta) and bool(of_element.log_density.any()))
 
 
 class Transformed(TorchDistribution):
@@ -292,25 +283,25 @@ def _of_package(model: Any) -> Any:
 
 
 class MeanField(Objective):
-    """factors[0] nll + factors[1] kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
+    """nll + weight * kl(weights) + kl(hyperparameters), with divergences in closed form where one exists."""
 
-    def backward(self, batch: Arguments, factors: Any) -> Tensor:
-        terms, loss = self._loss(batch, factors)
+    def backward(self, batch: Arguments, weight: Any) -> Tensor:
+        terms, loss = self._loss(batch, weight)
         loss.backward()  # type: ignore[no-untyped-call]
         return terms
 
-    def _loss(self, batch: Arguments, factors: Any) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Arguments, weight: Any) -> tuple[Tensor, Tensor]:
         with making(batch):
             terms = elbo_terms(self.model, self.guide, *batch.args, **batch.kwargs)
-        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
+        loss = terms.nll + weight * terms.kl_weights + terms.kl_hyper
         return torch.stack([terms.nll.detach(), terms.kl.detach()]), loss
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():
-            return self._loss(batch, (1.0, 1.0))[0]
+            return self._loss(batch, 1.0)[0]
 
-    def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        terms, loss = self._loss(batch, factors)
+    def gradients(self, batch: Arguments, weight: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        terms, loss = self._loss(batch, weight)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
 

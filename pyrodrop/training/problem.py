@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +19,9 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
-from torch.distributions import constraints
 
 from pyrodrop.changes import Kept, evaluating, modules_of, places_of, put_back, tensors_of
 from pyrodrop.checks import HasPosterior, HasRows, HasWeights, shown
-from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader, loader_of
 from pyrodrop.devices import seeded
@@ -30,11 +29,10 @@ from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.ensemble import members_of
 from pyrodrop.guides.guide import Guide
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.modules import LocalModule, keep_own_parameters
+from pyrodrop.modules import LocalModule
 from pyrodrop.networks.checks import check_values
-from pyrodrop.networks.sites import check_starts
 from pyrodrop.prediction.agreement import called, check_call, check_guide, knows_sites
-from pyrodrop.private_apis import StoreAsItIs, constraint_in_store, forget_in_store
+from pyrodrop.private_apis import StoreAsItIs, forget_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
@@ -75,27 +73,32 @@ class Problem:
 
         Args:
             num_data: the number of rows behind a loader.
-            start: the seed of new initial weights, as of `restart`; None for those of the model.
+            start: the seed of new initial weights; None for those of the model.
             like: a problem of the same model, whose network is not examined again.
         """
         source, device, autos = (model, guide), settings.place, autoguides(guide)
         for what, program in (("model", model), ("guide", guide)):
             if not callable(program) or isinstance(program, type):
                 raise TypeError(f"{what} must be a Pyro {what}, called as {what}(x, y); got {shown(program)}")
-        (check_guide if start is None else _check_restart)(model, guide)
+        check_guide(model, guide)
         check_model(autos, model)
         data = loader_of(data, num_data)
         if isinstance(data, Mapping | Keywords):
             data = Keywords.of(data)
         elif not isinstance(data, Loader):
             data = Dataset.of(data)
-        in_place = bool(autos) or not isinstance(model, HasWeights)
-        if not in_place:
-            model, guide = copy.deepcopy((model, guide))
         modules = list(modules_of(model, guide).values())
-        (_forget_others if in_place else keep_own_parameters)(modules)
+        in_place = bool(autos) or not isinstance(model, HasWeights) or any(map(_is_in_store, modules))
+        if in_place:
+            forget_others(modules)
+        else:
+            model, guide = copy.deepcopy((model, guide))
+            modules = list(modules_of(model, guide).values())
         if start is not None:
-            _restart(model, guide, start)
+            place = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
+            with seeded(start, place):
+                model.reset_parameters()
+                guide.restart(model)
         for component in (model, guide):
             if isinstance(component, nn.Module):
                 check_values(component)
@@ -104,24 +107,18 @@ class Problem:
             if device.type != "cpu" or any(tensor is not None and tensor.device != device for tensor in tensors):
                 module.to(device)
         problem = cls(model, guide, data, (model, guide), settings.estimator, in_place, source)
-        problem._meet_data(None if like is None else like.model)
+        if isinstance(model, NetworkModel) and not isinstance(data, Keywords):
+            model.standardize(problem.example)
+            model.check(problem.example, None if like is None else like.model)
+        if isinstance(guide, HasRows) and not isinstance(data, Keywords):
+            if isinstance(data, Loader):
+                raise ValueError(f"{describe(guide)} needs all rows of the data in memory; got {data.source}")  # type: ignore[arg-type]
+            guide.condition_on(data.x, data.y)
         for sentence in problem._refusals(settings):
             raise ValueError(sentence)
         if (strategy := STRATEGIES[settings.estimator]) is not None:
             problem.trained = reparameterize(model, guide, strategy)
         return problem
-
-    def _meet_data(self, like: NetworkModel | None) -> None:
-        """Give a network its data: their standardisation, checks of shapes and values, and the rows of its guide."""
-        if isinstance(self.data, Keywords):
-            return
-        if isinstance(self.model, NetworkModel):
-            self.model.standardize(self.example)
-            self.model.check(self.example, like)
-        if isinstance(self.guide, HasRows):
-            if isinstance(self.data, Loader):
-                raise ValueError(f"{describe(self.guide)} needs all rows of the data in memory; got {self.data.source}")  # type: ignore[arg-type]
-            self.guide.condition_on(self.data.x, self.data.y)
 
     def _refusals(self, settings: Settings) -> Iterator[str]:
         """A sentence for each combination of options, model, guide and data that cannot be trained."""
@@ -148,12 +145,16 @@ class Problem:
         if loads and size is not None:
             yield f"batch_size must be None where a loader makes the minibatches; got {size}"
         taken = len(self.example) if loads else min(size or rows, rows)
-        if isinstance(objective, RenyiELBO) and (estimator != "shared" or loads or taken < rows or _has_atoms(guide)):
-            yield (
-                "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must be "
-                f"'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} and "
-                f"{describe(guide)}"
-            )
+        if isinstance(objective, RenyiELBO):
+            members = [member for member in members_of(guide) if isinstance(member, Guide)]
+            posteriors = [member.posterior(name) for member in members for name in member.sites]
+            atoms = any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
+            if estimator != "shared" or loads or taken < rows or atoms:
+                yield (
+                    "the objective RenyiELBO weighs draws by the densities of all rows and of the posterior: estimator must "
+                    f"be 'shared', batch_size None, data in memory, and theta above 0; got {estimator!r}, batch_size {size} "
+                    f"and {describe(guide)}"
+                )
         if taken < rows and not (takes_num_data(model) and takes_num_data(guide)):
             yield (
                 "training on minibatches needs a model and a guide that take the size of the data set, (x, y, num_data=N), "
@@ -216,13 +217,17 @@ class Problem:
         with put_back(*programs) as outer:
             with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
                 self._call(kind, batch, first=self.program)
-            others = _of_other_networks(capture.trace.nodes) if self.program else []
+            # parameters of another network in the store under the name of a pyro.module, which Pyro would train instead
+            modules: dict[str, Any] = {
+                n: site for n, site in capture.trace.nodes.items() if self.program and "$$$" in n
+            }
+            others = [n for n, s in modules.items() if not any(s["value"].unconstrained() is own for own in s["args"])]
             if self.program and (others or look.changes or look.moved):
                 outer.forget(others)
                 self._call(kind, batch)  # which sets up what later calls do not
                 with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
                     self._call(kind, batch)
-        moving, parameters = Buffers.moved(look, *programs), _parameters(capture.trace.nodes)
+        moving, parameters = Buffers.moved(look, *programs), Parameter.of_sites(capture.trace.nodes)
         if not parameters:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
@@ -281,23 +286,18 @@ class Problem:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors of model and guide that are no parameters: rates, precisions, standardisations, prior scales."""
-        tensors: dict[str, Tensor] = {}
-        for name, [(module, leaf), *_] in places_of(self.model, self.guide).items():
-            tensors[name] = module.get_buffer(leaf)
         priors = self.model.priors if isinstance(self.model, NetworkModel) else {}
-        return tensors | {
+        return Buffers((), places_of(self.model, self.guide)).named() | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
 
 
-def _has_atoms(guide: Any) -> bool:
-    """Whether some posterior has no density."""
-    members = [member for member in members_of(guide) if isinstance(member, Guide)]
-    posteriors = [member.posterior(name) for member in members for name in member.sites]
-    return any(isinstance(q, BernoulliMixture) and q.theta == 0 for q in posteriors)
+def _is_in_store(module: nn.Module) -> bool:
+    """Whether Pyro's store has the module's parameters too, by names that a copy would share."""
+    return isinstance(module, PyroModule) and not isinstance(module, LocalModule) and bool(module._parameters)
 
 
-def _forget_others(modules: Sequence[nn.Module]) -> None:
+def forget_others(modules: Sequence[nn.Module]) -> None:
     """Delete parameters from Pyro's store that have the name of one of these `PyroModule`s' and are another module's.
 
     Otherwise the modules would take those in place of their own. Autoguides get names that are free (`prepare`).
@@ -305,31 +305,11 @@ def _forget_others(modules: Sequence[nn.Module]) -> None:
     of_autos = {inner for module in modules if isinstance(module, AutoGuide) for inner in module.modules()}
     store = StoreAsItIs().before
     for module in modules:
-        if isinstance(module, PyroModule) and not isinstance(module, LocalModule) and module not in of_autos:
+        if _is_in_store(module) and module not in of_autos:
             for name, parameter in module._parameters.items():
                 full = f"{module._pyro_name}.{name}".strip(".").removesuffix("_unconstrained")
                 if store.get(full, parameter) is not parameter:
                     forget_in_store(full)
-
-
-def _of_other_networks(sites: Mapping[str, Any]) -> list[str]:
-    """Names of ``pyro.module`` statements under which Pyro's store has parameters of another network.
-
-    Pyro would train those, while the network of the statement computes with its own.
-    """
-    values = {name: site["value"].unconstrained() for name, site in sites.items() if "$$$" in name}
-    return [name for name, value in values.items() if not any(value is other for other in sites[name]["args"])]
-
-
-def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
-    """The parameters of Pyro's param sites, each once, by its first name."""
-    parameters: dict[int, tuple[str, Parameter]] = {}
-    for name, site in sites.items():
-        value = site["value"]
-        unconstrained = value.unconstrained() if hasattr(value, "unconstrained") else value  # with module_local_params
-        constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
-        parameters.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
-    return dict(parameters.values())
 
 
 @contextmanager
@@ -355,58 +335,6 @@ def describe(program: Callable[..., Any]) -> str:
     if hasattr(program, "describe"):
         return str(program.describe())
     return getattr(program, "__name__", type(program).__name__)
-
-
-def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
-    """Copies of model and guide with new initial weights.
-
-    The network's modules draw them by their own ``reset_parameters()`` from `seed`.
-
-    Args:
-        model: a model with a method ``reset_parameters()``, such as those of `pyrodrop.models`.
-        guide: its guide, with a method ``restart(model)``, which those of `pyrodrop.guides` have.
-        seed: of the new values; the caller's random state does not change.
-
-    Raises:
-        TypeError: model or guide has no such method; the seed is not a whole number.
-        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it. The guide was
-            made for another model; the seed is negative.
-
-    Example:
-        >>> import torch, pyrodrop
-        >>> model = pyrodrop.models.MLP(
-        ...     [2, 4, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=1.0)
-        ... )
-        >>> guide = pyrodrop.guides.MeanField(model)
-        >>> (_, one), (_, two), (_, other) = (pyrodrop.restart(model, guide, seed) for seed in (1, 1, 2))
-        >>> weight = "layers.0.weight"
-        >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
-        (True, False)
-    """
-    seed = checked_seed(seed)
-    _check_restart(model, guide)
-    model, guide = copy.deepcopy((model, guide))
-    _restart(model, guide, seed)
-    return model, guide
-
-
-def _check_restart(model: Any, guide: Any) -> None:
-    """Raise an error for a model and a guide that cannot have new initial weights, as `restart`."""
-    check_guide(model, guide)
-    if not callable(getattr(guide, "restart", None)):
-        raise TypeError(
-            "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
-            f"weights of their own; got {shown(guide)}, which has none"
-        )
-    check_starts(model)
-
-
-def _restart(model: Any, guide: Any, seed: int) -> None:
-    """Give model and guide new initial weights, in place; their device draws them."""
-    device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
-    with seeded(seed, device):
-        model.reset_parameters()
-        guide.restart(model)
 
 
 # Pyro's autoguides. One refers to its model, loses that reference when it is copied or pickled, and creates its parameters
@@ -457,19 +385,11 @@ def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None
 
 def _name_apart(auto: AutoGuide) -> None:
     """Give an autoguide a name that no existing autoguide has and under which Pyro's store has no parameters."""
-    old = auto._pyro_name
-    name, number = old, 1
-    while not _free(name, auto):
-        number += 1
-        name = f"{old}_{number}"
-    _NAMED[name] = auto
+    old, its_parameters = auto._pyro_name, {id(parameter) for parameter in auto.parameters()}
+    stored = [n for n, value in pyro.get_param_store().named_parameters() if id(value) not in its_parameters]
+    names = (f"{old}_{number}" if number > 1 else old for number in itertools.count(1))
+    free = (n for n in names if _NAMED.get(n, auto) is auto and not any(other.startswith(f"{n}.") for other in stored))
+    _NAMED[name := next(free)] = auto
     for module in auto.modules():
         if isinstance(module, PyroModule):
             module._pyro_name = name + module._pyro_name.removeprefix(old)
-
-
-def _free(name: str, auto: AutoGuide) -> bool:
-    its_parameters = {id(parameter) for parameter in auto.parameters()}
-    stored = pyro.get_param_store().named_parameters()
-    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in its_parameters]
-    return not others and _NAMED.get(name, auto) is auto

@@ -160,16 +160,13 @@ def drawn_anew(model: Any, of_guide: Any, arguments: Arguments) -> Any:
     """
     with _Drawing(), Conditioned() as stay:
         trace = traced("model", poutine.replay(_Anew()(model), trace=of_guide), arguments)
-    if stay.sites and not any(_is_drawn(node) and name not in of_guide for name, node in trace.nodes.items()):
+    new = [node for name, node in trace.nodes.items() if node["type"] == "sample" and name not in of_guide]
+    if stay.sites and all(node["is_observed"] or site_is_subsample(node) or _is_computed(node) for node in new):
         raise Undrawable(
             f"poutine.condition gives the values of {', '.join(sorted(stay.sites))}, which stay, and no site has obs=, to "
             "be drawn anew: pass the observations as obs= in the program"
         )
     return trace
-
-
-def _is_drawn(node: Any) -> bool:
-    return node["type"] == "sample" and not (node["is_observed"] or site_is_subsample(node) or _is_computed(node))
 
 
 def _is_computed(node: Any) -> bool:

@@ -188,8 +188,8 @@ def fit_replicates(
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
-            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, with what its
-            priors draw (`Prior.initial`).
+            deep ensembles do: replicate r from ``model.reset_parameters()``, with what its priors draw
+            (`Prior.initial`), and ``guide.restart(model)``, both from the seed ``seed + r``.
         device: as in `fit`.
         seed: of noise and minibatches; new weights of replicate r are those of ``seed + r``, which its settings name.
         progress: as in `fit`.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from pyrodrop.changes import Kept, evaluating, put_back
+from pyrodrop.changes import Kept, evaluating, modules_of, put_back
 from pyrodrop.checks import Count, Inputs, Real, Seed, checked, mapped
 from pyrodrop.compression import compress
 from pyrodrop.data import Data, Dataset, Keywords, Split
@@ -30,7 +30,7 @@ from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
 from pyrodrop.training.elbo import Elbo, elbo_of
-from pyrodrop.training.problem import describe
+from pyrodrop.training.problem import describe, forget_others
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.rows import arguments_of, none_by_default
 from pyrodrop.training.settings import Settings
@@ -400,7 +400,10 @@ def restoring(
 
     def restore() -> F:
         put(place)
-        return fit
+        if knows_sites(fit.model, fit.guide):
+            return fit
+        forget_others(list(modules_of(fit.model, fit.guide).values()))
+        return replace(fit, kept=Kept(fit.model, fit.guide))
 
     return restore
 

@@ -1,6 +1,6 @@
 """A training under way: parameters, optimiser, rows, losses and the number of steps done.
 
-The session decides learning rates, factors and minibatches; an engine makes the steps: `ByPyro`, or one that it asks
+The session decides learning rates, weights and minibatches; an engine makes the steps: `ByPyro`, or one that it asks
 `pyrodrop.compiled` for. `fit` and `Training` are a session of one fit; replicates are one whose tensors have a leading axis
 (`pyrodrop.training.replicates`).
 """
@@ -67,7 +67,7 @@ class ByPyro(Engine):
 
     def step(self, batch: Arguments, index: int) -> Tensor:
         self.update.clear()
-        terms = self.objective.backward(batch, self.plan.factors[index])
+        terms = self.objective.backward(batch, self.plan.weights[index])
         if self.as_svi:
             self.update.fill()
         self.update(self.plan.rates[index])
@@ -250,11 +250,11 @@ class Session:
                 self.engine = self._first
             first, until = self.done, self.engine.until(self.done, end)
             self.reserve(until)
-            factors = [self.settings.factors(n / self.rows.per_epoch) for n in range(first, until)]
+            weights = [self.settings.kl_factor(n / self.rows.per_epoch) for n in range(first, until)]
             scales = [self.settings.lr_factor(n) for n in range(first, until)]
-            self.engine.begin(Plan(first, factors, [[rate * scale for rate in self._rates] for scale in scales]))
-            weights = torch.tensor([weight for _, weight in factors]).to(self.history)
-            self.history[first:until, ..., 2] = weights.reshape(-1, *(1,) * len(self.replicates))
+            self.engine.begin(Plan(first, weights, [[rate * scale for rate in self._rates] for scale in scales]))
+            column = torch.tensor(weights).to(self.history)
+            self.history[first:until, ..., 2] = column.reshape(-1, *(1,) * len(self.replicates))
             try:
                 self.engine.advance(self.rows, until - first)
             finally:

@@ -75,21 +75,7 @@ class Settings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        self._refuse()
-        if not callable(self.lr):
-            self._set("lr", real(self.lr, "lr", _LR, above=0))
-        if not callable(self.kl_weight):
-            self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
-        self._set("device", resolve(self.device))
-        self.lr_factor(0)  # schedules that are wrong from the start
-        self.factors(0.0)
-
-    def _set(self, name: str, value: Any) -> None:
-        """Store a checked setting, as Python's own type."""
-        object.__setattr__(self, name, value)
-
-    def _refuse(self) -> None:
-        """Raise an error for values of the wrong kind; `pyrodrop.training.problem` has combinations."""
+        # values of the wrong kind; `pyrodrop.training.problem` refuses combinations
         if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
@@ -110,6 +96,14 @@ class Settings:
                 "pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO with closed-form divergences; got "
                 f"{shown(self.objective)}"
             )
+        checked_values: dict[str, Any] = {"device": resolve(self.device)}
+        if not callable(self.lr):
+            checked_values["lr"] = real(self.lr, "lr", _LR, above=0)
+        if not callable(self.kl_weight):
+            checked_values["kl_weight"] = real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0)
+        vars(self).update(checked_values)
+        self.lr_factor(0)  # schedules that are wrong from the start
+        self.kl_factor(0.0)
 
     @property
     def place(self) -> torch.device:
@@ -120,16 +114,16 @@ class Settings:
         """Matrix products and convolutions of float32 in float32, also on a GPU."""
         return products_of_float32() if self.place.type == "cuda" else nullcontext()
 
-    def factors(self, epochs: float) -> tuple[float, float]:
-        """The factors of the likelihood, 1, and of the KL divergence after this number of epochs.
+    def kl_factor(self, epochs: float) -> float:
+        """The factor of the KL divergence after this number of epochs.
 
         Raises:
             TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
         """
         if not callable(self.kl_weight):
-            return 1.0, float(self.kl_weight)
+            return float(self.kl_weight)
         at = f"{_KL_WEIGHT} here of its schedule after {epochs:g} epochs,"
-        return 1.0, real(self.kl_weight(epochs), "kl_weight", at, least=0)
+        return real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
         """The factor of the learning rate after this number of steps.

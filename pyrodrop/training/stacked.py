@@ -194,9 +194,9 @@ def loss_of(problem: Problem, settings: Settings) -> Loss:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
     loss = problem.loss(rows_of(problem.data, settings.batch_size, settings.place).samples(settings.steps))
-    if loss.changes or loss.in_store:
+    if loss.changes or loss.in_store or problem.in_place:
         frozen = f"{loss.changes}, which a trace would freeze"
-        raise _refusal(frozen if loss.changes else f"no module has {loss.in_store[0]}")
+        raise _refusal(frozen if loss.changes else "Pyro's store has its parameters")
     return loss
 
 

@@ -138,9 +138,6 @@ REFUSED: Table = {
         (lambda: many(data=[(X, Y)] * 3), "2 replicates need as many data sets, or one for all; got a list of 3"),
         (lambda: many(data=[X, Y]), "data .*must"),
     ],
-    "restart": [
-        *((lambda make=make: pyrodrop.restart(mlp(), make(), 0), said) for said, make in OTHER_GUIDES.items()),
-    ],
     "Fit": [
         (lambda: pyrodrop.Fit(mlp(), guides.Point(mlp()), None, torch.zeros(1, 3), {}).elbo(2), "has no training data"),
         *(

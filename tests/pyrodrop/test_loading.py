@@ -18,6 +18,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.infer.autoguide import AutoNormal
+from pyro.nn import PyroModule, PyroParam
 from torch import Tensor, nn
 
 import pyrodrop
@@ -175,3 +176,26 @@ if __name__ == "__main__":
         several = pyrodrop.Replicates.load(folder / "replicates of an estimator")
         numbers["replicates of an estimator"] = several.predict(X, 20).f
     torch.save(numbers, folder / "numbers")
+
+
+class Level(PyroModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = PyroParam(torch.zeros(()))
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        pyro.sample("slope", dist.Normal(self.loc, 0.01))
+
+
+def test_a_loaded_module_has_the_values_of_the_file_whatever_pyros_store_has(tmp_path: Path) -> None:
+    """Another guide has been trained under the same name since."""
+    data = {"x": X, "y": Y[:, 0] + 2 * X[:, 0]}
+    run = pyrodrop.fit(program, Level(), data, steps=200, lr=0.05, seed=0)
+    path = run.save(tmp_path / "run.safetensors")
+    pyrodrop.fit(program, other := Level(), {"x": X, "y": -Y[:, 0]}, steps=100, lr=0.05, seed=0)
+    loaded = pyrodrop.Fit.load(path, program, Level())
+    wanted = run.predict(num_samples=20)["slope"]
+    assert abs(float(wanted.mean()) - float(other.loc.detach())) > 1
+    torch.testing.assert_close(loaded.predict({"x": X}, num_samples=20)["slope"], wanted)
+    pyrodrop.fit(program, Level(), {"x": X, "y": -Y[:, 0]}, steps=100, lr=0.05, seed=0)
+    torch.testing.assert_close(loaded.predict({"x": X}, num_samples=20)["slope"], wanted)

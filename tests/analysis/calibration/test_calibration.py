@@ -24,6 +24,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stacked import loss_of
+from tests.pyrodrop.networks.test_starts import restart
 
 N, D, TAU = 20, 3, 4.0
 
@@ -175,7 +176,7 @@ def test_a_fit_is_the_fit_alone() -> None:
     x, count = design(), 3
     result = trained(guides.MeanField, x, count=count, steps=40, num_draws=400, seed=7, memory=1)
     data = simulate(regression(), x, count, 7 + PRIOR)
-    start = pyrodrop.restart(model := regression(), guides.MeanField(model), 9)
+    start = restart(model := regression(), guides.MeanField(model), 9)
     fit = pyrodrop.fit(*start, (x, data.y[2]), steps=40, lr=3e-2, seed=9, progress=False)
     f = fit.predict(x[:1], 4000).f.flatten()
     truth = float(x[0] @ data.weights["weight"][2, 0])
@@ -193,7 +194,7 @@ def test_a_fit_is_the_fit_alone() -> None:
     ],
 )
 def test_new_starts_are_those_of_restart(make: Any) -> None:
-    """Every parameter of every fit, against those of `pyrodrop.restart` with its seed."""
+    """Every parameter of every fit, against those of a restart with its seed."""
     torch.manual_seed(0)
     prior, x = priors.Gaussian(), design()
     model = models.MLP([D, 4, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(TAU))
@@ -203,7 +204,7 @@ def test_new_starts_are_those_of_restart(make: Any) -> None:
     loss = loss_of(problem, settings)
     starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
     for r in range(3):
-        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])
+        want = parameters(restart(model, guide, 3 + r)[1])
         assert sorted(starts) == sorted(want)
         assert all(torch.equal(value[r], want[name]) for name, value in starts.items())
     weights = starts["loc.layers.0.weight"]

@@ -35,7 +35,7 @@ def program(module: Any, inputs: Any, options: Any) -> Compiled:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inductor, "compile_by_inductor", program)
-    monkeypatch.setattr(inductor, "_folder", lambda: None)
+    monkeypatch.setattr(inductor, "_path", lambda *_: None)
 
 
 def mlp(prior: priors.Prior | None = None, widths: Sequence[int] = (3, 5, 1)) -> models.MLP:
@@ -258,7 +258,7 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(
     programs: list[Compiled] = []
     compile_graph = inductor.compile_graph
     monkeypatch.setattr(inductor, "compile_graph", lambda *args: programs.append(compile_graph(*args)) or programs[-1])
-    monkeypatch.setattr("pyrodrop.compiled.inductor._folder", lambda: None)
+    monkeypatch.setattr("pyrodrop.compiled.inductor._path", lambda *_: None)
     together, made = (training(activations, batch_size=size) for _ in range(2))
     together.advance(STEPS)
     made.advance(3)

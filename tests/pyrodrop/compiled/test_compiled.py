@@ -146,7 +146,7 @@ def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance
     loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
     wanted = torch.autograd.grad(loss, leaves)
     torch.manual_seed(3)
-    terms, *ours = graph.module(*leaves, batch.x, batch.y, torch.ones(2, dtype=dtype), *graph.constants, *graph.draw())
+    terms, *ours = graph.module(*leaves, batch.x, batch.y, torch.ones((), dtype=dtype), *graph.constants, *graph.draw())
     torch.testing.assert_close(terms.sum(), loss.detach(), rtol=tolerance, atol=0)
     for got, want in zip(ours, wanted, strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))

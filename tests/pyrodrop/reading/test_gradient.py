@@ -107,7 +107,7 @@ def test_gradient_is_that_of_the_loss_with_weight_decay(
     torch.manual_seed(1)
     terms = elbo_terms(reading.model, reading.guide, x, y, num_data=N)
     locs = {site: reading.guide.loc[site] for site in reading.guide.sites}
-    ours = torch.autograd.grad(terms.loss, list(locs.values()))
+    ours = torch.autograd.grad(sum(terms), list(locs.values()))
 
     weights = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
     penalty = DECAY / 2 * sum((value**2).sum() for value in weights.values())

@@ -17,6 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
+from tests.pyrodrop.networks.test_starts import restart
 from tests.small import Heavy
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
@@ -263,6 +264,6 @@ def test_networks_of_different_widths_priors_and_data_are_the_fits_alone() -> No
     assert [one.settings["replicates"] for one in many] == [2, 1, 2, 1]
     assert [len(one.guide.mean()["layers.0.weight"]) for one in many] == [4, 6, 4, 4]
     for r, one in enumerate(many):
-        started = pyrodrop.restart(own[r], guides.Point(own[r]), 5 + r)
+        started = restart(own[r], guides.Point(own[r]), 5 + r)
         assert_equal(one, pyrodrop.fit(*started, sets[r], seed=5 + r, engine="pyro", **options))
         assert one.settings["seed"] == 5 + r
