@@ -147,7 +147,18 @@ class Posterior(ABC):
                     each.append(draw_functions(member.model, member._drawing(count), x, count, **place))
                 else:
                     each.append(member._draws_of_sites(x, count, its_seed, sites))
-        return each[0] if len(each) == 1 else _joined(each, seed)
+        if len(each) == 1:
+            return each[0]
+        if isinstance(each[0], dict):
+            return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
+        try:
+            distribution = rebuilt(lambda *values: torch.cat(values), *(prediction.distribution for prediction in each))
+        except TypeError as error:
+            raise TypeError(
+                "replicates predict as a mixture of their distributions of y, which is made of the parameters of each: "
+                f"predict with each fit by itself. {error}"
+            ) from error
+        return Prediction(torch.cat([prediction.f for prediction in each]), distribution, seed)
 
     def _draws_of_sites(self, x: Any, count: int, seed: int, sites: Sequence[str] | None) -> dict[str, Tensor]:
         """Draws of the sites of a Pyro program that is no network; see `predict`."""
@@ -197,18 +208,3 @@ class Posterior(ABC):
             OSError: the file cannot be written; the message names it.
         """
         return self.stored().write(path, kind=self.kind)
-
-
-def _joined(each: Sequence[Any], seed: int) -> Any:
-    """The mixture of predictions, or the draws by site of several programs."""
-    if isinstance(each[0], dict):
-        return {name: torch.cat([draws[name] for draws in each]) for name in each[0]}
-    try:
-        distribution = rebuilt(lambda *values: torch.cat(values), *(prediction.distribution for prediction in each))
-    except TypeError as error:
-        raise TypeError(
-            "replicates predict as a mixture of their distributions of y, which is made of the parameters of each: predict "
-            f"with each fit by itself. {error}"
-        ) from error
-    f = torch.cat([prediction.f for prediction in each])
-    return Prediction(f, distribution, seed)

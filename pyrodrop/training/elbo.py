@@ -383,7 +383,19 @@ def elbo_of(fit: Any, data: Dataset | Loader | Keywords, num_samples: int, seed:
     nll, kl = terms
     values = -(nll + kl)
     se = float(values.std() / math.sqrt(num_samples)) if num_samples > 1 else math.nan
-    detail = "; ".join(filter(None, [convention.detail, *_notes(fit, scale)]))
+    notes = [convention.detail]
+    if scale != 1:
+        notes.append(f"without the factor {scale:g} of pyro.poutine.scale around model and guide")
+    if noise_by_row := fit.settings.get("noise_by_row"):
+        notes.append(
+            f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
+            "which is another posterior over activations"
+        )
+    if noise := list(model.dropouts.noise) if isinstance(model, TrainedNetwork) else []:
+        notes.append(
+            f"noise of the function has no part in it, as its prior is its own distribution: {', '.join(noise)}"
+        )
+    detail = "; ".join(filter(None, notes))
     return Elbo(
         float(values.mean()), se, float(nll.mean()), float(kl.mean()), replace(convention, detail=detail), num_samples
     )
@@ -412,18 +424,3 @@ def _blocks(
         rows = data.rows(slice(first, first + size))
         scaled = {} if len(rows) == len(data) else {"num_data": len(data)}
         yield Batch(arguments_of(rows, device).args, scaled), len(rows) / len(data)
-
-
-def _notes(fit: Any, scale: float) -> Iterator[str]:
-    """What the convention of an ELBO says of a `common_scale`, where training had another posterior over activations, and
-    where the network draws noise whose prior is its own distribution."""
-    if scale != 1:
-        yield f"without the factor {scale:g} of pyro.poutine.scale around model and guide"
-    if noise_by_row := fit.settings.get("noise_by_row"):
-        yield (
-            f"of the posterior over weights; training drew the noise of {', '.join(noise_by_row)} per row or position, "
-            "which is another posterior over activations"
-        )
-    noise = list(fit.model.dropouts.noise) if isinstance(fit.model, TrainedNetwork) else []
-    if noise:
-        yield f"noise of the function has no part in it, as its prior is its own distribution: {', '.join(noise)}"

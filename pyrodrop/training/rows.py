@@ -113,14 +113,7 @@ class Minibatches(Rows):
     def take(self, count: int) -> Tensor:
         """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[..., count * size]``."""
         if self.position >= self.order.shape[-1]:
-            rows, of, device = self.num_rows, self.replicates, self.device
-            if not of:
-                self.order = torch.randperm(rows, device=device)
-            elif device.type == "cuda":  # one call, as calls take longer there than their work
-                self.order = torch.rand(*of, rows, dtype=torch.float64, device=device).argsort(-1)
-            else:
-                self.order = torch.stack([torch.randperm(rows, device=device) for _ in range(*of)])
-            self.position = 0
+            self.order, self.position = self.orders(), 0
         first, self.position = self.position, self.position + count * self.size
         return self._placed(self.order[..., first : self.position])
 
@@ -133,6 +126,14 @@ class Minibatches(Rows):
                 continue
             for numbers, target in zip(by_step, place, strict=True):
                 torch.index_select(tensor, 0, numbers.flatten(), out=target.flatten(0, rows.dim() - 1))
+
+    def orders(self) -> Tensor:
+        """A new order of the rows, ``[N]``; of replicates, ``[R, N]``."""
+        if self.replicates and self.device.type == "cuda":  # one call, as calls take longer there than their work
+            return torch.rand(*self.replicates, self.num_rows, dtype=torch.float64, device=self.device).argsort(-1)
+        if self.replicates:
+            return torch.stack([torch.randperm(self.num_rows, device=self.device) for _ in range(*self.replicates)])
+        return torch.randperm(self.num_rows, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
         return {"order": self.order, "position": torch.tensor(self.position)}
