@@ -83,3 +83,9 @@ def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch:
     model = model_of(Recurrent(nn.LSTM))
     with pytest.raises(ValueError, match=r"no gradient: layer.weight_ih_l0, layer.weight_hh_l0\. .*uses a copy"):
         pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_dropout_inside_a_layer_is_refused() -> None:
+    inside = nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.LSTM(3, 3, num_layers=2, dropout=0.1))
+    with pytest.raises(ValueError, match=r"layers 0, 1 that drop units: .*build others with dropout=0"):
+        model_of(inside)

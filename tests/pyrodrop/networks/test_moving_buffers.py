@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from pathlib import Path
 from typing import Any
 
 import pyro
@@ -96,6 +97,16 @@ def test_a_point_trains_as_the_plain_network_does(engine: str) -> None:
     assert int(wanted["6.num_batches_tracked"]) == 0
     assert_same(state_of(fit), wanted)
     assert not any(module.training for module in fit.model.modules())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_checkpoint_has_what_batches_changed(engine: str, tmp_path: Path) -> None:
+    model = model_of(network())
+    guide = guides.BernoulliDropout(model, 0.2)
+    whole = trained(engine, model, guide)
+    for steps in (5, 10):
+        resumed = trained(engine, model, guide, steps=steps, checkpoint=tmp_path / "state")
+    assert_same(whole_state(resumed), whole_state(whole), 0)
 
 
 @pytest.mark.few(1)

@@ -110,5 +110,3 @@ def test_what_cannot_be_trained_is_refused() -> None:
         ValueError, match="which must be the model to be trained; got an .* made with another NetworkModel"
     ):
         pyrodrop.fit(model, autoguide.AutoNormal(line(seed=1)), (X, Y), steps=1)
-    with pytest.raises(TypeError, match="replicates need a model of pyrodrop.models and a guide"):
-        pyrodrop.fit_replicates(model, autoguide.AutoNormal(model), (X, Y), steps=1, count=2)

@@ -147,20 +147,6 @@ def test_other_posteriors_too(make: Any) -> None:
         assert_equal(one, alone)
 
 
-@pytest.mark.slow
-def test_rates_by_weight_compiled() -> None:
-    """Their gradients come out of narrow products (`pyrodrop.compiled.inductor`) and are viewed as rows."""
-    model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
-    guide = guides.VariationalDropout(model, "B", "weight")
-    many = []
-    for engine in ("compiled", "traced"):
-        with drawn_as_alone(0, 1, 2):
-            many.append(pyrodrop.fit_replicates(model, guide, (X, Y), count=3, engine=engine, **SETTINGS))
-    compiled, traced = many
-    for r in range(3):
-        assert_equal(compiled[r], traced[r])
-
-
 @pytest.mark.unshifted  # the seed decides in which minibatch the row is
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureFixture) -> None:
