@@ -126,7 +126,7 @@ def _measured(
     key = {"study": "peers", "problem": name, "seed": seed}
     rows = [key | {"method": "chance"} | judge.chance()]
     for each, peer in peers.items():
-        if peer.package not in python or not (peer.classes or content["precision"]):
+        if peer.package not in python:
             continue
         kept = cells.kept(each)
         if kept is None:
