@@ -29,8 +29,7 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
     """Draws of one fit, or of an ensemble of them; a last layer of class labels has as few steps as it has by default."""
     import pyrodrop
 
-    x, y, points = tensors(problem)
-    model, exact = model_of(problem), guide == "ExactLastLayer"
+    (x, y, points), model, exact = tensors(problem), model_of(problem), guide == "ExactLastLayer"
     steps = min(problem.steps, 200) if exact and problem.classes else problem.steps
     how: dict[str, Any] = {
         "steps": steps, "lr": 0.03 if exact else lambda name: next(rate for part, rate in LR.items() if part in name),
@@ -42,7 +41,7 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
         fits: Any = pyrodrop.fit(model, made, (x, y), **how)
     else:
         fits = pyrodrop.fit_replicates(model, made, (x, y), count=members, starts="new", **how)
-    rate = how["lr"] if exact else LR[""]
+    rate = 0.03 if exact else LR[""]
     settings = {"training": f"Adam, cosine, lr {rate:g}, {steps} steps, {how['estimator']}", **options}
     settings |= {"members": members} if members > 1 else {}
     return fits.predict(points, problem.draws, seed=problem.seed).f, settings
