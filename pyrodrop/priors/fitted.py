@@ -90,7 +90,7 @@ class FittedPriors:
         constant: the mean log density of y under the best Gaussian without x, or under the frequencies of the classes.
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``; None for class labels.
         rows, of_rows: the number of rows that were used, and the number of rows of the data.
-        kernel: a description of the activation whose kernel is used.
+        kernel: a description of the activation, or of the draws, whose kernel is used.
     """
 
     model: NetworkModel
@@ -278,11 +278,12 @@ def _kernels(network: NetworkModel, layers: dict[str, Any], x: Tensor, seed: int
     Raises:
         ValueError: the network mixes rows, or does not return the output of its last layer.
     """
-    network, x = copy.deepcopy(network).cpu().double().eval(), x.double() if x.is_floating_point() else x
-    *below, last = layers
+    network, (*below, last) = copy.deepcopy(network).cpu().double().eval(), layers
+    x = x.double() if x.is_floating_point() or network.in_features is not None else x  # ids stay whole numbers
     of, gain, described = _KERNELS.get(getattr(network.network, "activation", None), ("", 1.0, ""))  # type: ignore[arg-type]
     closed = bool(of) and type(network) in (MLP, LeNet300100) and not network.fixed
-    by_column = below and not network.fixed and x.dim() == 2 and layers[below[0]].weight.shape[1:] == x.shape[1:]
+    table = below and not network.fixed and x.dim() == 2 and x.is_floating_point()
+    by_column = table and layers[below[0]].weight.shape[1:] == x.shape[1:]
     spread, far = torch.ones(1, dtype=torch.float64), 0.0
     if closed or by_column:
         inputs = network.inputs(x)

@@ -257,6 +257,14 @@ def test_the_model_is_the_network_under_these_priors(widths: list[int], activati
     assert priors.from_gp(model, train, learn_noise=True).model.likelihood.learned
 
 
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
+def test_whole_numbers_are_measurements(activation: str) -> None:
+    x = torch.arange(40).reshape(20, 2) % 7
+    y = (x[:, :1] - 3.0).square() + torch.linspace(0.0, 1.0, 20)[:, None]
+    whole, real = (priors.from_gp(mlp([2, 20, 1], activation), (values, y)) for values in (x, x.float()))
+    assert whole.evidence == pytest.approx(real.evidence, rel=1e-9)
+
+
 def test_of_many_rows_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitted_priors, "ROWS", 50)
     fitted, other = (priors.from_gp(mlp(), noisy(70).standardized(), seed=seed) for seed in (0, 1))
