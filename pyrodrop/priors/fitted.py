@@ -169,9 +169,7 @@ def from_gp(
         >>> list(fitted.prior), fitted.model.likelihood.learned
         (['layers.0.weight', 'layers.1.weight'], False)
     """
-    layers = _layers(model)
-    data = Dataset.of(data)
-    network = copy.deepcopy(model)
+    layers, data, network = _layers(model), Dataset.of(data), copy.deepcopy(model)
     network.standardize(data)
     network.check(data)
     of_labels = isinstance(network.likelihood, Categorical)

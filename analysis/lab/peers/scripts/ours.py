@@ -36,11 +36,8 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
         "lr_schedule": pyrodrop.schedules.cosine(steps), "estimator": "shared" if exact else "local", "device": "cpu",
         "seed": problem.seed, "progress": False,
     }  # fmt: skip
-    made = getattr(pyrodrop.guides, guide)(model, **options)
-    if exact:
-        fits: Any = pyrodrop.fit(model, made, (x, y), **how)
-    else:
-        fits = pyrodrop.fit_replicates(model, made, (x, y), count=members, starts="new", **how)
+    train: Any = pyrodrop.fit if exact else partial(pyrodrop.fit_replicates, count=members, starts="new")
+    fits = train(model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), **how)
     rate = 0.03 if exact else LR[""]
     settings = {"training": f"Adam, cosine, lr {rate:g}, {steps} steps, {how['estimator']}", **options}
     settings |= {"members": members} if members > 1 else {}
