@@ -432,14 +432,14 @@ def curve(
     columns or classes and for more rows take `regressor` or `classifier`.
 
     Args:
-        data: as for `regressor`, with at most 2,000 rows; y are real numbers, or labels, whole numbers from 0 to at most 9
+        data: as for `regressor`, with at most 10,000 rows; y are real numbers, or labels, whole numbers from 0 to at most 9
             or the classes of a data frame.
         hidden: numbers of units of the hidden layers.
         activation: of the hidden units, as of `models.MLP`.
         seed: of the initial weights.
 
     Raises:
-        TypeError, ValueError: as `regressor`; `Curve.fit`: as `priors.from_gp`, or there are more than 2,000 rows.
+        TypeError, ValueError: as `regressor`; `Curve.fit`: as `priors.from_gp`, or there are more than 10,000 rows.
 
     Example:
         >>> import torch, pyrodrop

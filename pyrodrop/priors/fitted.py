@@ -1,6 +1,8 @@
 """Priors that maximise the evidence of the Gaussian process to which a network converges as its layers become wider.
 
-    f_d ~ GP(0, K),   y_d = f_d(x) + noise_d e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y, K of `InfiniteWidth`
+    f_d ~ GP(0, K),   y_d = f_d(x) + noise_d e_d,   e_d ~ N(0, I)     d = 1 ... D columns of y
+    K(x, x')  = `InfiniteWidth`, of an MLP whose activation has a kernel in closed form
+              = c_L + v_L mean_sj phi_sj(x) phi_sj(x'),   phi_s [H] the inputs of the last layer at draw s of those below
     evidence  = sum_d ln N(y_d; 0, S_d),   S_d = K + noise_d^2 I
     maximised : evidence + ln p(scales),   ln scale ~ N(ln of a usual value, width^2)
 
@@ -17,6 +19,7 @@ are multiplied and those of the next divided, and erf units with small inputs an
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,11 +29,14 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import priors
-from pyrodrop.checks import Flag, Seed, checked, shown
+from pyrodrop.checks import Flag, Seed, checked, instance, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods import Categorical, Gaussian
-from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.models.mlp import ACTIVATIONS
+from pyrodrop.models import MLP, LeNet300100, NetworkModel
+from pyrodrop.modules import ParameterTree
+from pyrodrop.networks.call import for_each
+from pyrodrop.networks.last_map import LastMap
+from pyrodrop.networks.sites import new_values, starting_from
 from pyrodrop.parts import Card, carded, number
 from pyrodrop.priors.infinite_width import TANH_GAIN, InfiniteWidth
 from pyrodrop.priors.labels import laplace
@@ -39,14 +45,16 @@ from pyrodrop.scaling import varies
 ROWS, ROWS_OF_LABELS = 2000, 500  # most rows that are used; of larger data they are drawn at random
 _FIRST = 125, 12  # rows and iterations of the search from every start
 _STAGES = ((125, 25), (500, 12), (ROWS, 5))  # the same for the searches that continue from the best of these
-_USUAL = {"erf": 2.5, "relu": 0.75}  # scale of the inputs of the first hidden units, by activation
+_USUAL = {"erf": 2.5, "relu": 0.75, "": 1.5}  # scale of the inputs of the first hidden units, by activation
 _STARTS = (0.3, 1.0, 3.0)  # multiples of the usual scale at which searches start
-_WIDTH = 1.0  # width of the distribution of the logarithm of a scale, except of the output weights:
-_OUTPUT = {"erf": 0.25, "relu": 1.0}  # functions that are small differences of large units are hard to fit by SVI
+_WIDTH = 1.0  # width of the distribution of the logarithm of a scale, except of the output weights, as
+# functions that are small differences of large units are hard to fit by SVI
+_OUTPUT = {"erf": 0.25, "relu": 1.0, "": 0.25}
 _NOISE, _LEAST = 0.3, 1e-3  # usual and smallest noise
 _LOGIT = 3.0  # usual standard deviation of logits
 _APART = 10.0  # largest ratio of the standard deviations of columns of y, in the units of the network
 _ENOUGH = 1e-4  # nats, or change of the logarithm of a variance: a search ends at a smaller one
+_FEATURES, _DRAWS = 2000, 20  # least numbers of features of a network, and of draws that they are of
 _IMPOSSIBLE = 1e10  # nats: minus the evidence where rounding makes the covariance matrix indefinite
 _KERNELS: dict[Callable[[Tensor], Tensor], tuple[str, float, str]] = {  # kernel, gain, what the card says
     torch.relu: ("relu", 1.0, "ReLU"),
@@ -75,16 +83,17 @@ class FittedPriors:
         bias_prior: priors of the biases by name.
         likelihood: the likelihood with the noise.
         evidence: log marginal likelihood of y, in its units and in nats, under the Gaussian process to which the network
-            converges as its hidden layers become infinitely wide. It can be compared with ELBOs of `model` on the same rows.
+            converges as its hidden layers become infinitely wide, or that of its last layer at draws of the layers below. It
+            can be compared with ELBOs of `model` on the same rows.
         leave_one_out: log density of one row of y given all others under this process, in nats, the mean over rows; None for
             class labels.
         constant: the mean log density of y under the best Gaussian without x, or under the frequencies of the classes.
         noise_sd: standard deviation of the noise, in the units of y, one value per column ``[D]``; None for class labels.
         rows, of_rows: the number of rows that were used, and the number of rows of the data.
-        kernel: a description of the activation whose kernel is used.
+        kernel: a description of the activation, or of the draws, whose kernel is used.
     """
 
-    model: MLP
+    model: NetworkModel
     prior: dict[str, priors.Gaussian]
     bias_prior: dict[str, priors.Gaussian]
     likelihood: Gaussian | Categorical
@@ -98,11 +107,11 @@ class FittedPriors:
 
     def card(self) -> Card:
         """The summary that is printed and shown in notebooks."""
-        layers = zip(self.prior.items(), self.bias_prior.values(), strict=True)
-        facts = {
-            f"sd in {name.removesuffix('.weight')}": f"weights {_listed(prior.scale)}, biases {_listed(bias.scale)}"
-            for (name, prior), bias in layers
-        }
+        facts = {}
+        for name, prior in self.prior.items():
+            bias = self.bias_prior.get(f"{name.removesuffix('weight')}bias")
+            of_bias = "" if bias is None else f", biases {_listed(bias.scale)}"
+            facts[f"sd in {name.removesuffix('.weight')}"] = f"weights {_listed(prior.scale)}{of_bias}"
         drawn = "" if self.rows == self.of_rows else f", drawn at random of {self.of_rows:,}"
         if self.noise_sd is not None and isinstance(self.likelihood, Gaussian):
             learned = ", learned from there" if self.likelihood.learned else ""
@@ -114,7 +123,7 @@ class FittedPriors:
         else:
             facts["leave-one-out"] = f"{self.leave_one_out:.3g} nats per row; {beside}"
         facts["kernel"] = self.kernel
-        return Card("Priors by the evidence of the network of infinite width", facts)
+        return Card("Priors by the evidence of the network's Gaussian process", facts)
 
 
 @checked
@@ -131,11 +140,13 @@ def from_gp(
         Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.30, 5.9 and 5.12; of class labels, section 3.5.
 
     Args:
-        model: an MLP of any depth under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise;
-            the time grows with the number of columns. Or under a `likelihoods.Categorical`: then the evidence is Laplace's
-            approximation, whose time grows with the number of classes. The model's priors and noise have no influence. The
-            kernel is that of ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU, SiLU, ELU
-            and softplus by ReLU.
+        model: a network under a `likelihoods.Gaussian`, for one or several columns of y, each with its own noise; the time
+            grows with the number of columns. Or under a `likelihoods.Categorical`: then the evidence is Laplace's
+            approximation, whose time grows with the number of classes. The model's priors and noise have no influence: all
+            trained weights and biases of nn.Linear and nn.Conv get priors, and other parameters stay as they are. For an
+            MLP, the kernel is that of ReLU or erf; tanh is replaced by the erf with the same slope at 0, leaky ReLU, GELU,
+            SiLU, ELU and softplus by ReLU. For other networks and activations it is that of the inputs of the last layer,
+            at least 2,000 from at least 20 draws of the layers below, which stay the same while their scales change.
         data: x ``[N, Q]`` and y ``[N]`` or ``[N, D]``, as for `pyrodrop.fit`. If there are more than 2,000 rows, 2,000 are
             drawn at random; of class labels 500.
         learn_noise: whether fits of the model train the noise. The ELBO of a posterior that is wider than the exact one
@@ -143,10 +154,11 @@ def from_gp(
         seed: seed of the choice of rows.
 
     Raises:
-        TypeError: the model is no `models.MLP`, or an argument is of the wrong kind.
-        ValueError: the activation has no kernel; the likelihood is another, or has no noise to learn; x or y do not fit the
-            model; y has missing values, does not vary, or has columns of very different standard deviations; or rounding
-            makes every covariance matrix indefinite, as where y is very far from 0.
+        TypeError: the model is no network of `pyrodrop.models`, x is not one tensor, or an argument is of the wrong kind.
+        ValueError: the network does not return the output of a last nn.Linear unchanged, mixes rows, or has priors of other
+            parameters, such as those of nn.LayerNorm; the likelihood is another, or has no noise to learn; x or y do not
+            fit the model; y has missing values, does not vary, or has columns of very different standard deviations; or
+            rounding makes every covariance matrix indefinite, as where y is very far from 0.
 
     Example:
         >>> import torch
@@ -157,10 +169,7 @@ def from_gp(
         >>> list(fitted.prior), fitted.model.likelihood.learned
         (['layers.0.weight', 'layers.1.weight'], False)
     """
-    network = _checked(model)
-    kernel = _KERNELS[network.network.activation][2]  # type: ignore[index, union-attr]
-    data = Dataset.of(data)
-    network = copy.deepcopy(network)
+    layers, data, network = _layers(model), Dataset.of(data), copy.deepcopy(model)
     network.standardize(data)
     network.check(data)
     of_labels = isinstance(network.likelihood, Categorical)
@@ -168,8 +177,7 @@ def from_gp(
         raise ValueError("learn_noise must be False for class labels, which have no noise; got True")
     most = ROWS_OF_LABELS if of_labels else ROWS
     rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most].sort().values
-    x, y = copy.deepcopy(network.inputs).cpu().double()(data.x.double()[rows].cpu()), data.y[rows].cpu()
-    spread, layers = _spread(x), list(network.network.layers)  # type: ignore[arg-type, union-attr]
+    x, y = instance(data.x, Tensor, "x", "one tensor, for from_gp")[rows.to(data.x.device)].cpu(), data.y[rows].cpu()
     if bool((y == y[0]).all()):
         raise ValueError(f"y must vary for from_gp; got {len(y)} equal {'labels' if of_labels else 'rows'}")
     if of_labels:
@@ -187,26 +195,29 @@ def from_gp(
         unit = float(variances.mean().sqrt())
         constant = -float(((2 * math.pi * math.e * variances).clamp_min(1e-36).log() / 2 + of_y.scale.log()).sum())
         y, units = y / unit, (unit * of_y.scale.expand(y.shape[1])).log()  # of the columns of y
-    process = _search(lambda start: _Process(network, x / spread, y, start), len(x), seed)
+    kernels = _kernels(network, layers, x, seed)
+    process = _search(lambda start: _Process(kernels, y, start), len(x), seed)
     try:
         with torch.no_grad():
-            solved = process.solved(slice(None))
+            of_all, solution, of_rows = process.solved(slice(None))
     except torch.linalg.LinAlgError:
         raise ValueError(
             "data must leave a covariance matrix that is positive definite up to rounding, at all scales tried; got x and y "
             "with which there is none: standardise them, data.Dataset(x, y).standardized()"
         ) from None
-    evidence, leave_one_out, noise_sd = float(solved.evidence), None, None
+    evidence, leave_one_out, noise_sd = float(of_all), None, None
     likelihood: Gaussian | Categorical = Categorical()
     if not of_labels:
-        left_out = ((solved.precision / (2 * math.pi)).log() - solved.solution.square() / solved.precision) / 2
+        left_out = ((of_rows / (2 * math.pi)).log() - solution.square() / of_rows) / 2
         evidence, leave_one_out = evidence - len(y) * float(units.sum()), float((left_out - units).sum(1).mean())
         noise_sd = units.exp() * process.noise.detach()
         tau = noise_sd.pow(-2).tolist()
         likelihood = Gaussian(tau if len(tau) > 1 else tau[0], learned=learn_noise)
-    prior, bias_prior = _priors(process.kernel, spread, unit, [layer.in_features for layer in layers])
+    chosen = _priors(_scales(process.kernel, layers, kernels.spread), list(layers)[-1], unit)
+    prior, bias_prior = ({n: p for n, p in chosen.items() if n.endswith(kind)} for kind in ("weight", "bias"))
+    _replace(network, prior, bias_prior, likelihood)
     return FittedPriors(
-        model=_rebuilt(network, prior=prior, bias_prior=bias_prior, likelihood=likelihood),
+        model=network,
         prior=prior,
         bias_prior=bias_prior,
         likelihood=likelihood,
@@ -216,68 +227,168 @@ def from_gp(
         noise_sd=noise_sd,
         rows=len(rows),
         of_rows=len(data),
-        kernel=kernel,
+        kernel=kernels.described,
     )
 
 
-class _Solved(NamedTuple):
-    """The evidence of some rows in nats, with its gradient; for columns of y a and P, ``[N, D]``."""
+class _Kernels(NamedTuple):
+    """The kernels of a network.
 
-    evidence: Tensor
-    solution: Tensor
-    precision: Tensor
+    Attributes:
+        make: a kernel, from the variances of weights and of biases.
+        of: name of the kernel in closed form, or empty.
+        x: what it is a function of, ``[N, ...]``.
+        spread: standard deviations of the columns of x, each with a scale in the first layer, or the absolute value of a
+            constant one; ``[1]`` if they share the scale.
+        far: mean square of the mean of x in units of `spread`.
+        described: for the card.
+    """
+
+    make: Callable[[list[Any], list[float]], InfiniteWidth]
+    of: str
+    x: Tensor
+    layers: dict[str, Any]
+    spread: Tensor
+    far: float
+    described: str
+
+    def usual(self, scale: float, offset: float) -> InfiniteWidth:
+        """A kernel whose functions have a variance of about 1, and offsets as large as those of x, and of this mean square.
+
+        Args:
+            scale: of the inputs of the first hidden units.
+        """
+        inner, weights = [scale**2] * len(self.spread), [2.0] * (len(self.layers) - 1)
+        biases = [scale**2 * (1 + self.far), *[1.0] * len(weights)]
+        with torch.no_grad():
+            kernel = self.make([inner, *weights], [*biases[:-1], 0.0])
+            level = max(float(kernel.covariance(self.x, self.x, diagonal=True).mean()), 1e-6)
+        if weights:
+            weights[-1] /= level
+        else:
+            inner = [value / level for value in inner]
+        return self.make([inner, *weights], [*biases[:-1], 0.25 + offset])
+
+
+def _kernels(network: NetworkModel, layers: dict[str, Any], x: Tensor, seed: int) -> _Kernels:
+    """The kernels in closed form if there is one, and else of the inputs of the last layer at draws of the layers below.
+
+    Raises:
+        ValueError: the network mixes rows, or does not return the output of its last layer.
+    """
+    network, (*below, last) = copy.deepcopy(network).cpu().double().eval(), layers
+    x = x.double() if x.is_floating_point() or network.in_features is not None else x  # ids stay whole numbers
+    of, gain, described = _KERNELS.get(getattr(network.network, "activation", None), ("", 1.0, ""))  # type: ignore[arg-type]
+    closed = bool(of) and type(network) in (MLP, LeNet300100) and not network.fixed
+    table = below and not network.fixed and x.dim() == 2 and x.is_floating_point()
+    by_column = table and layers[below[0]].weight.shape[1:] == x.shape[1:]
+    spread, far = torch.ones(1, dtype=torch.float64), 0.0
+    if closed or by_column:
+        inputs = network.inputs(x)
+        sizes = inputs.abs().amax(0)  # of constant columns
+        spread = torch.where(varies(inputs), inputs.std(0, correction=0), torch.where(sizes > 0, sizes, 1.0))
+        far = float((inputs / spread).mean(0).square().mean())
+    if closed:
+        kernel = functools.partial(InfiniteWidth, of, gain=gain)
+        return _Kernels(kernel, of, inputs / spread, layers, spread, far, described)
+    if network.mixes_in_training(x) or network.noise_shapes(x):
+        raise ValueError("from_gp needs a network in which the output of a row depends on no other row and no mask")
+    width = layers[last].in_features
+    count = max(_DRAWS, math.ceil(_FEATURES / width)) if below else 1
+    values = {**network.weight_sites(), **{name: network.free[name].detach() for name in network.free}}
+    weight, generator = values[f"{last}.weight".removeprefix(".")], torch.Generator().manual_seed(seed)
+    draws = {
+        name: torch.randn(count, *values[name].shape, generator=generator, dtype=torch.float64)
+        for name in network.parameter_names
+        if name.rpartition(".")[0] in below
+    }
+
+    def of_one(drawn: dict[str, Tensor], x: Tensor) -> Tensor:
+        with LastMap([weight]) as seen:
+            output = network._draw({**values, **drawn}, x)
+        use = seen.last
+        linear = use.linear() if use and use is seen.first and use.result is output else None
+        if linear is None or linear[0].dim() != 2:
+            raise ValueError(
+                f"from_gp needs a network that uses '{last}.weight' in a torch.nn.Linear alone, and returns the output of "
+                "that layer unchanged, [N, D]; this one does not"
+            )
+        return linear[0]
+
+    def features(kernel: InfiniteWidth, x: Tensor) -> Tensor:
+        if not draws:
+            return of_one({}, x)
+        scales = _scales(kernel, layers, spread)
+        drawn = {name: scales[name] * draw for name, draw in draws.items()}
+        phi = for_each(lambda each: of_one(each, x), drawn, mapped=network.batches_weights)
+        return phi.transpose(0, 1).flatten(1)
+
+    described = f"inputs of the last layer, {count * width:,} in {count:,} draws of the network"
+    drawn = functools.partial(_Drawn, features, layers[last].bias is not None)
+    return _Kernels(drawn, "", x, layers, spread, far, described)
+
+
+class _Drawn(InfiniteWidth):
+    """The kernel of ``features(kernel, x)``, ``[N, S H]``, which depend on its variances, and of a bias if `biased`."""
+
+    def __init__(self, features: Callable[[InfiniteWidth, Tensor], Tensor], biased: bool, *variances: Any) -> None:
+        super().__init__("", *variances)
+        self.features, self.biased = features, biased
+
+    def covariance(self, x1: Tensor, x2: Tensor, *, diagonal: bool = False) -> Tensor:
+        first = self.features(self, x1)
+        second = first if x2 is x1 else self.features(self, x2)
+        product = (first * second).sum(1) if diagonal else first @ second.T
+        return self.bias_variance[-1] * self.biased + self.weight_variance[-1] * product / first.shape[1]
 
 
 class _Process(nn.Module):
-    """The process of a network and its noise, for x ``[N, Q]`` and y ``[N, D]`` in units of their standard deviation; or of
-    the logits of labels y ``[N]``, which are `_LOGIT` times those functions.
+    """The process of a network and its noise, for y ``[N, D]`` in units of its standard deviation; or of the logits of
+    labels y ``[N]``, which are `_LOGIT` times those functions.
 
     Args:
         start: scale of the inputs of the first hidden units at which a search starts, in multiples of the usual one.
     """
 
-    def __init__(self, network: MLP, x: Tensor, y: Tensor, start: float) -> None:
+    def __init__(self, kernels: _Kernels, y: Tensor, start: float) -> None:
         super().__init__()
-        self.x, self.y, self.of_labels = x, y, isinstance(network.likelihood, Categorical)
-        activation, gain, _ = _KERNELS[network.network.activation]  # type: ignore[index, union-attr]
-        *hidden, last = network.network.layers  # type: ignore[union-attr, misc]
-        self.classes: int = last.out_features  # type: ignore[assignment]
+        *below, last = kernels.layers
+        self.x, self.y, self.of_labels, self.classes = kernels.x, y, y.dim() == 1, kernels.layers[last].out_features
         offset, noises = (0.0, 0) if self.of_labels else (float(y.mean(0).square().mean()), y.shape[1])
-        self.kernel, usual = (
-            _kernel(activation, gain, len(hidden), x, offset, each * _USUAL[activation]) for each in (start, 1.0)
-        )
+        self.kernel, usual = (kernels.usual(each * _USUAL[kernels.of], offset) for each in (start, 1.0))
         self.log_noise = nn.Parameter(torch.full((noises,), math.log(_NOISE), dtype=torch.float64))
         with torch.no_grad():
             self.usual = torch.cat([_log_scales(usual), self.log_noise])
         self.width = torch.full_like(self.usual, _WIDTH)
-        if hidden and noises:
-            self.width[x.shape[1] + len(hidden) - 1] = _OUTPUT[activation]
+        if below and noises:
+            self.width[len(kernels.spread) + len(below) - 1] = _OUTPUT[kernels.of]
 
     @property
     def noise(self) -> Tensor:
         """Standard deviations of the noise, ``[D]``."""
         return (_LEAST**2 + (2 * self.log_noise).exp()).sqrt()
 
-    def solved(self, rows: Tensor | slice) -> _Solved:
-        """The evidence of some rows and, of columns of y, the terms of leave-one-out.
+    def solved(self, rows: Tensor | slice) -> tuple[Tensor, Tensor, Tensor]:
+        """The evidence of some rows in nats, with its gradient, and for columns of y a and P, ``[N, D]``.
 
         Raises:
             torch.linalg.LinAlgError: a matrix is not positive definite up to rounding.
         """
-        k, y = self.kernel.covariance(self.x[rows], self.x[rows]), self.y[rows]
+        x, y = self.x[rows], self.y[rows]
+        k = self.kernel.covariance(x, x)
         if self.of_labels:
-            return _Solved(laplace(_LOGIT**2 * k, y, self.classes).evidence, k, k)
+            return laplace(_LOGIT**2 * k, y, self.classes).evidence, k, k
         columns = [
             _of_column(k + (noise**2) * torch.eye(len(k)).to(k), y_d)
             for noise, y_d in zip(self.noise, y.T, strict=True)
         ]
         evidences, solutions, precisions = (torch.stack(each) for each in zip(*columns, strict=True))
-        return _Solved(evidences.sum(), solutions.T, precisions.T)
+        return evidences.sum(), solutions.T, precisions.T
 
     def score(self, rows: Tensor) -> Tensor:
         """The evidence plus the log density of the scales; a constant where a matrix is not positive definite."""
         try:
-            evidence = self.solved(rows).evidence
+            evidence = self.solved(rows)[0]
         except torch.linalg.LinAlgError:
             return torch.tensor(-_IMPOSSIBLE)
         logs = torch.cat([_log_scales(self.kernel), self.log_noise])
@@ -338,88 +449,77 @@ def _search(make: Callable[[float], _Process], size: int, seed: int) -> _Process
     return best
 
 
-def _kernel(activation: str, gain: float, hidden: int, x: Tensor, offset: float, scale: float) -> InfiniteWidth:
-    """A kernel whose functions have a variance of about 1 and offsets as large as those of x, and of this mean square."""
-    far = 1 + float(x.mean(0).square().mean())
-    inner, weights, biases = [scale**2] * x.shape[1], [2.0] * hidden, [scale**2 * far, *[1.0] * hidden]
-    with torch.no_grad():
-        kernel = InfiniteWidth(activation, [inner, *weights], [*biases[:-1], 0.0], gain=gain)
-        level = max(float(kernel.covariance(x, x, diagonal=True).mean()), 1e-6)
-    if hidden:
-        weights[-1] /= level
-    else:
-        inner = [value / level for value in inner]
-    return InfiniteWidth(activation, [inner, *weights], [*biases[:-1], 0.25 + offset], gain=gain)
-
-
 def _log_scales(kernel: InfiniteWidth) -> Tensor:
     return torch.cat([kernel.weight_variance, kernel.bias_variance]).log() / 2
 
 
-def _spread(x: Tensor) -> Tensor:
-    """The standard deviation of every column; for a constant column its absolute value, or 1 if it is 0."""
-    sizes = x.abs().amax(0)
-    return torch.where(varies(x), x.std(0, correction=0), torch.where(sizes > 0, sizes, 1.0))
+def _scales(kernel: InfiniteWidth, layers: dict[str, Any], spread: Tensor) -> dict[str, Tensor]:
+    """Standard deviations of weights and biases: v_l = fan-in scale_l^2, c_l = scale_l^2; of the first layer by `spread`."""
+    inner, others = kernel.weight_variance.split([len(spread), len(layers) - 1])
+    scales = {}
+    for (name, layer), v, c in zip(layers.items(), (inner / spread**2, *others), kernel.bias_variance, strict=True):
+        scales[f"{name}.weight".removeprefix(".")] = (v / layer.weight[0].numel()).sqrt()
+        if layer.bias is not None:
+            scales[f"{name}.bias".removeprefix(".")] = c.sqrt()
+    return scales
 
 
 @torch.no_grad()
-def _priors(
-    kernel: InfiniteWidth, spread: Tensor, unit: float, fan_in: list[int]
-) -> tuple[dict[str, priors.Gaussian], dict[str, priors.Gaussian]]:
-    """The priors of weights and biases in the units of x and y: v_l = fan-in scale_l^2, c_l = bias scale_l^2."""
-    columns, variances = len(spread), kernel.weight_variance
-    weights = [(variances[:columns] / columns).sqrt() / spread]
-    weights += (variances[columns:] / torch.tensor(fan_in[1:])).sqrt()
-    biases = list(kernel.bias_variance.sqrt())
-    weights[-1], biases[-1] = unit * weights[-1], unit * biases[-1]
-    return tuple(  # type: ignore[return-value]
-        {
-            f"layers.{i}.{kind}": priors.Gaussian(v.tolist() if v.numel() > 1 else float(v), drawn=i < len(values) - 1)
-            for i, v in enumerate(values)
-        }
-        for kind, values in (("weight", weights), ("bias", biases))
-    )
+def _priors(scales: dict[str, Tensor], last: str, unit: float) -> dict[str, priors.Gaussian]:
+    """The priors of weights and biases; those of the last layer are in units of y."""
+    made = {}
+    for name, scale in scales.items():
+        values = scale if (drawn := name.rpartition(".")[0] != last) else unit * scale
+        made[name] = priors.Gaussian(values.tolist() if values.numel() > 1 else float(values), drawn=drawn)
+    return made
 
 
-def _checked(model: NetworkModel) -> MLP:
-    """The model; an error unless from_gp has a kernel for it."""
-    if type(model) is not MLP:
-        raise TypeError(f"from_gp needs a model that is a models.MLP; got {shown(model)}")
+def _layers(model: Any) -> dict[str, Any]:
+    """The layers whose weights are trained, by name.
+
+    Raises:
+        TypeError, ValueError: from_gp has no kernel for the model.
+    """
+    instance(model, NetworkModel, "model", "a network of pyrodrop.models, for from_gp")
     if type(model.likelihood) not in (Gaussian, Categorical):
         raise ValueError(
             "model must have a likelihoods.Gaussian or likelihoods.Categorical for from_gp; got "
             f"{shown(model)} with {model.likelihood.describe()}: choose the scales, sqrt(2 / inputs) of every layer "
             "(docs/choosing.md, Which prior)"
         )
-    if model.fixed:
-        raise ValueError(
-            f"from_gp needs a network whose parameters are all trained; got {', '.join(model.fixed)} fixed"
-        )
-    function = model.network.activation
-    if function not in _KERNELS:
-        names = ", ".join(dict.fromkeys(each.__name__ for each in _KERNELS))
-        raise ValueError(
-            f"activation must be one of {names} for from_gp; got {getattr(function, '__name__', function)}"
-        )
-    return model
+    layers = {}
+    for name in model.parameter_names:
+        prefix, _, kind = name.rpartition(".")
+        module = model.network.get_submodule(prefix)
+        trained = name not in model.fixed
+        if trained and kind == "weight" and isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            layers[prefix] = module
+        elif not trained if prefix in layers else name in model.priors:
+            raise ValueError(
+                "from_gp has scales for nn.Linear and nn.Conv whose weight and bias are both trained; got "
+                f"{name!r} {'with a prior: other parameters have none and stay as they are' if trained else 'fixed'}"
+            )
+    return layers
 
 
-def _rebuilt(network: MLP, **parts: Any) -> MLP:
-    """The model with the priors and the likelihood in `parts`; the last layer keeps its initial values."""
-    layers: list[nn.Linear] = list(network.network.layers)  # type: ignore[arg-type, union-attr]
-    function = network.network.activation
-    made = MLP(
-        [layers[0].in_features, *(layer.out_features for layer in layers)],
-        next((name for name, each in ACTIVATIONS.items() if each is function), function),  # type: ignore[arg-type]
-        seed=network.made_with()["arguments"].get("seed", 0),
-        **parts,
-    )
-    last = f"layers.{len(layers) - 1}"
-    kept = {**network.weight_sites(), **{name: network.free[name] for name in network.free}}
-    made.to(next(iter(kept.values())))
-    made._set_initial({name: value for name, value in kept.items() if name.startswith(last)})
-    made.inputs, made.targets, made.columns = network.inputs, network.targets, network.columns
-    return made
+def _replace(
+    network: NetworkModel, prior: dict[str, priors.Gaussian], bias_prior: dict[str, priors.Gaussian], likelihood: Any
+) -> None:
+    """Give the network these priors and this likelihood. The layers below the last get initial values from their priors."""
+    made = network.__dict__.get("_made_with", {})
+    chosen, free = {**prior, **bias_prior}, {name: network.free[name] for name in network.free}
+    network._set_initial(free)
+    network.priors = {name: chosen[name] for name in network.parameter_names if name in chosen}
+    network.free = ParameterTree({name: value for name, value in free.items() if name not in chosen})
+    network.likelihood = likelihood
+    with starting_from(made.get("seed", 0)):
+        sites = {name: network.parameter_names[name] for name in network.priors}
+        new = new_values(copy.deepcopy(network.network).cpu(), sites)
+        network._set_initial(
+            {name: each.initial(new[name]) for name, each in network.priors.items() if chosen[name].drawn}
+        )
+    for name, each in (("prior", prior), ("bias_prior", bias_prior)):
+        made[name] = {"mapping": {site: of.made_with() for site, of in each.items()}} if each else None
 
 
 def _listed(scale: float | Sequence[float]) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 LARGEST = 20 * math.log(10)  # bound of the logarithm of a variance
 TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; the two differ by at most 0.0354
@@ -111,8 +109,14 @@ class InfiniteWidth(nn.Module):
 
 
 def relu_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`."""
-    return _ReluMoment.apply(first, cross, second)  # type: ignore[no-any-return, no-untyped-call]
+    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`.
+
+    The angle t is computed from its sine and cosine. At repeated points, a sine of 1e-7, whose error is of the order of its
+    cube, keeps the gradient finite.
+    """
+    product = first * second
+    sine = torch.maximum(product - cross.square(), 1e-14 * product).clamp_min(1e-300).sqrt()
+    return (sine + (math.pi - torch.atan2(sine, cross)) * cross) / (2 * math.pi)
 
 
 def erf_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
@@ -123,33 +127,6 @@ def erf_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
     """
     determinant = (first * second - cross.square()).clamp_min(0)
     return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (first + second) + 4 * determinant).sqrt())
-
-
-class _ReluMoment(torch.autograd.Function):
-    """The ReLU moment with its gradient in closed form, since that of arccos is infinite at repeated points.
-
-    dG/dc = (pi - t) / 2 pi,     dG/dk = sin t sqrt(k' / k) / 4 pi
-
-    k = 0 means that the input is 0 and has no bias; k then depends on no variance, and dG/dk is set to 0.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-        size = first.sqrt() * second.sqrt()
-        cosine = torch.where(size > 0, cross / size, 0.0).clamp(-1, 1)
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        opposite = math.pi - torch.arccos(cosine)
-        ctx.save_for_backward(first, second, sine, opposite)
-        return size * (sine + opposite * cosine) / (2 * math.pi)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, second, sine, opposite = ctx.saved_tensors
-        product = grad * sine / (4 * math.pi)
-        by_first = product * torch.where(first > 0, (second / first).sqrt(), 0.0)
-        by_second = product * torch.where(second > 0, (first / second).sqrt(), 0.0)
-        return by_first.sum_to_size(first.shape), grad * opposite / (2 * math.pi), by_second.sum_to_size(second.shape)
 
 
 SECOND_MOMENTS = {"relu": relu_moment, "erf": erf_moment}

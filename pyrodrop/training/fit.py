@@ -33,8 +33,8 @@ from pyrodrop.devices import denormals_flushed, random_states, seeded, set_rando
 from pyrodrop.guides import ExactLastLayer, MeanField
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
-from pyrodrop.models import MLP
-from pyrodrop.priors.fitted import ROWS, FittedPriors, from_gp
+from pyrodrop.models import NetworkModel
+from pyrodrop.priors.fitted import FittedPriors, from_gp
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import outside
 from pyrodrop.training.checkpoint import Checkpoint
@@ -46,6 +46,7 @@ from pyrodrop.training.settings import Settings, TrainingOptions, with_options
 
 _EXPECTED_STEPS = 10_000
 STEPS, STEPS_OF_LABELS, LR = 3000, 200, 1e-2
+_ROWS = 10_000  # of a fit without a guide: every step computes all
 _WEIGHTS = 400  # of the last layer, whose precision matrix of several classes is factorised at each step
 _log = logging.getLogger("pyrodrop")
 
@@ -70,10 +71,11 @@ def fit(
 ) -> Fit:
     """Train a guide of a model on data; ``fit(model, data)`` takes priors and guide that are near the exact posterior.
 
-    ``fit(model, data)`` is for an MLP under Gaussian noise or class labels, and at most 2,000 rows. It replaces priors and
-    noise by those of `priors.from_gp`, standardises data that are not, and trains `guides.ExactLastLayer` by 3,000 steps, or
-    200 of class labels, which are slower; lr 0.01, unless you pass others. Of three or more classes with more than 400
-    weights in the last layer it trains `guides.MeanField`, estimator ``local``. `recipes.curve` makes the network, too.
+    ``fit(model, data)`` is for a network under Gaussian noise or class labels that ends in an nn.Linear, and at most 10,000
+    rows, all of which every step computes. It replaces priors and noise by those of `priors.from_gp`, standardises data that
+    are not, and trains `guides.ExactLastLayer` by 3,000 steps, or 200 of class labels, which are slower; lr 0.01, unless you
+    pass others. Of three or more classes with more than 400 weights in the last layer it trains `guides.MeanField`,
+    estimator ``local``. `recipes.curve` makes the network, too.
 
     Of models and guides of this package, ``Fit.model`` and ``Fit.guide`` are copies in evaluation mode: a model serves many
     guides, and the same call gives the same result. Every other Pyro program (a function, method, partial, object or module,
@@ -298,29 +300,29 @@ def by_default(model: Any, data: Any, seed: int = 0) -> tuple[FittedPriors, Guid
     """The network under fitted priors, its guide, and the data, standardised unless they are.
 
     Raises:
-        TypeError: `data` is missing, or the model is no `models.MLP` under a `Gaussian` or `Categorical`.
-        ValueError: there are more than 2,000 rows; as `priors.from_gp`.
+        TypeError: `data` is missing, or the model is no network under a `Gaussian` or `Categorical`.
+        ValueError: there are more than 10,000 rows; as `priors.from_gp`.
     """
     if not isinstance(data, Dataset | tuple):
         raise TypeError(
             "data must be a Dataset or a pair (x, y), in fit(model, data) or fit(model, guide, data, steps=...); got "
             f"{shown(data)}"
         )
-    if type(model) is not MLP or type(model.likelihood) not in (Gaussian, Categorical):
+    if not isinstance(model, NetworkModel) or type(model.likelihood) not in (Gaussian, Categorical):
         raise TypeError(
-            "guide must be given, fit(model, guide, data, steps=...), unless the model is a models.MLP under a "
-            f"likelihoods.Gaussian or likelihoods.Categorical; got {shown(model)}"
+            "guide must be given, fit(model, guide, data, steps=...), unless the model is a network of pyrodrop.models "
+            f"under a likelihoods.Gaussian or likelihoods.Categorical; got {shown(model)}"
         )
     data = Dataset.of(data)
-    if len(data) > ROWS:
+    if len(data) > _ROWS:
         raise ValueError(
-            f"guide must be given for data of more than {ROWS:,} rows, such as guides.BernoulliDropout(model, 0.05): the "
+            f"guide must be given for data of more than {_ROWS:,} rows, such as guides.BernoulliDropout(model, 0.05): the "
             f"guide without one, guides.ExactLastLayer, computes all rows at each step; got {len(data):,} rows"
         )
     data = standardised(data)
     fitted = from_gp(model, data, seed=seed)
-    weights = list(fitted.model.weight_sites().values())[-2:]
-    large = len(weights[-1]) > 2 and sum(weight.numel() for weight in weights) > _WEIGHTS
+    last = fitted.model.weight_sites()[list(fitted.prior)[-1]]
+    large = len(last) > 2 and last.numel() + len(last) > _WEIGHTS
     of_labels = isinstance(fitted.likelihood, Categorical)
     guide: Any = MeanField(fitted.model) if of_labels and large else ExactLastLayer(fitted.model)
     _log.info(

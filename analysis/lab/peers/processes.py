@@ -38,13 +38,11 @@ class Peer:
         package: name of the package in pip.
         script: name of the file in `SCRIPTS`.
         method: argument of the script.
-        classes: whether it also supports class labels.
     """
 
     package: str
     script: str
     method: str
-    classes: bool = True
 
     @property
     def name(self) -> str:
@@ -55,9 +53,8 @@ PEERS = {
     peer.name: peer
     for peer in (
         *(Peer(OURS, "ours.py", method) for method in (
-            "point", "MC dropout .05", "mean field", "low rank 4", "ensemble of 5 points"
+            "point", "MC dropout .05", "mean field", "low rank 4", "ensemble of 5 points", "exact last layer"
         )),
-        Peer(OURS, "ours.py", "exact last layer", classes=False),
         Peer(OURS, "ours.py", "sample"),
         *(Peer("laplace-torch", "laplace_torch.py", method) for method in ("full", "KFAC", "last layer")),
         Peer("numpyro", "numpyro_.py", "NUTS"),

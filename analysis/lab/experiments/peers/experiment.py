@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,15 +46,8 @@ CAPTION = (
 )
 
 
-@dataclass(frozen=True)
-class Size:
-    """Gradient steps of every training; draws of every method, None for those of the stored reference."""
-
-    steps: int = 3000
-    draws: int | None = None
-
-
-SIZES = {"default": Size(), "quick": Size(steps=20, draws=32)}
+# gradient steps of every training; draws of every method, 0 for as many as the stored reference has
+SIZES = {"default": (3000, 0), "quick": (20, 32)}
 
 
 @with_job_options()
@@ -91,18 +83,18 @@ def run(
     for package in asked:
         if package not in interpreter_of:
             paragraph(f"without {package}, which no interpreter has: see analysis/lab/peers/requirements.txt")
-    size = SIZES[preset]
+    steps, draws = SIZES[preset]
     with Experiment.begin("peers", out, job, {"preset": preset}) as experiment:
         rows: list[tidy.Row] = []
         for name in names:
             cells = experiment.cells(lambda record: record.text("method"), lambda peer: {"peer": peer}, where=name)
-            rows += (of_problem := _measured(name, chosen, interpreter_of, size, job.seed, cells))
+            rows += (of_problem := _measured(name, chosen, interpreter_of, steps, draws, job.seed, cells))
             print_table(table(name, of_problem))
             for row in of_problem:
                 if "fault" in row:
                     paragraph(f"{row['method']}: {row['fault']}")
         tidy.put(experiment.folder / "distances.csv", rows)
-        settings = {"steps": size.steps}
+        settings = {"steps": steps}
         return experiment.write({"rows": rows}, settings=settings, threads=1)
 
 
@@ -115,19 +107,19 @@ def of_draws(f: Any, likelihood: Likelihood, *, joint: bool = True, targets: Sta
 
 
 def _measured(
-    name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
+    name: str, peers: Mapping[str, Peer], python: Mapping[str, str], steps: int, draws: int, seed: int, cells: Cells
 ) -> list[tidy.Row]:
     """The rows of a problem, of the methods and of chance."""
     problem, reference = PROBLEMS[name], load(name)
     train, test = problem.data()
     judged = test if problem.observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
-    draws = size.draws or problem.kept
+    draws = draws or problem.kept
     judge = Judge(reference, judged, draws, seed)
-    content = arrays(problem, train, test.x, draws=draws, steps=size.steps, seed=seed)
+    content = arrays(problem, train, test.x, draws=draws, steps=steps, seed=seed)
     key = {"study": "peers", "problem": name, "seed": seed}
     rows = [key | {"method": "chance"} | judge.chance()]
     for each, peer in peers.items():
-        if peer.package not in python or not (peer.classes or content["precision"]):
+        if peer.package not in python:
             continue
         kept = cells.kept(each)
         if kept is None:

@@ -25,24 +25,23 @@ def model_of(problem: Problem) -> Any:
     )
 
 
-def trained(
-    problem: Problem, guide: str, members: int = 1, estimator: Any = "local", **options: Any
-) -> tuple[Any, dict[str, Any]]:
-    """Draws of one fit, or of an ensemble of them."""
+def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Draws of one fit, or of an ensemble of them; a last layer of class labels has as few steps as it has by default."""
     import pyrodrop
 
-    x, y, points = tensors(problem)
-    model = model_of(problem)
-    fits = pyrodrop.fit_replicates(
-        model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), count=members, steps=problem.steps,
-        lr=lambda name: next(rate for pattern, rate in LR.items() if pattern in name),
-        lr_schedule=pyrodrop.schedules.cosine(problem.steps), estimator=estimator, starts="new", device="cpu",
-        seed=problem.seed, progress=False,
-    )  # fmt: skip
-    settings = {"training": f"Adam, cosine, lr {LR['']:g}, {problem.steps} steps, {estimator}", **options}
-    return fits.predict(points, problem.draws, seed=problem.seed).f, settings | (
-        {"members": members} if members > 1 else {}
-    )
+    (x, y, points), model, exact = tensors(problem), model_of(problem), guide == "ExactLastLayer"
+    steps = min(problem.steps, 200) if exact and problem.classes else problem.steps
+    how: dict[str, Any] = {
+        "steps": steps, "lr": 0.03 if exact else lambda name: next(rate for part, rate in LR.items() if part in name),
+        "lr_schedule": pyrodrop.schedules.cosine(steps), "estimator": "shared" if exact else "local", "device": "cpu",
+        "seed": problem.seed, "progress": False,
+    }  # fmt: skip
+    train: Any = pyrodrop.fit if exact else partial(pyrodrop.fit_replicates, count=members, starts="new")
+    fits = train(model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), **how)
+    rate = 0.03 if exact else LR[""]
+    settings = {"training": f"Adam, cosine, lr {rate:g}, {steps} steps, {how['estimator']}", **options}
+    settings |= {"members": members} if members > 1 else {}
+    return fits.predict(points, problem.draws, seed=problem.seed).f, settings
 
 
 def sample(problem: Problem, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -61,7 +60,7 @@ METHODS = {
     "MC dropout .05": partial(trained, guide="BernoulliDropout", drop_rate=0.05, mask_input=False),
     "mean field": partial(trained, guide="MeanField"),
     "low rank 4": partial(trained, guide="LowRank", rank=4),
-    "exact last layer": partial(trained, guide="ExactLastLayer", estimator="shared"),
+    "exact last layer": partial(trained, guide="ExactLastLayer"),
     "ensemble of 5 points": partial(trained, guide="Point", members=MEMBERS),
     "sample": sample,
 }
