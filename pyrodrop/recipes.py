@@ -173,6 +173,12 @@ class Recipe(Described):
         elif self.order is not None:
             _log.warning("The index has dates, so blocks of rows are left out; groups=None leaves out single rows.")
             mixed, _ = self._trained(settings, members, blocks, series=True)
+        elif isinstance(self.model.likelihood, HeteroscedasticLogNormal) and self._clock() is not None:
+            _log.warning(
+                "ln y is modelled, and a column of x rises or falls with every row, so blocks of rows are left out; "
+                "groups=None leaves out single rows."
+            )
+            mixed, _ = self._trained(settings, members, blocks, series=True)
         else:
             mixed, relation = self._trained(settings, members, None)
             if relation > _RELATED:
@@ -191,6 +197,29 @@ class Recipe(Described):
         blocks = min(_BLOCKS * max(members, _PARTS), size)
         return [place * blocks // size for place in places]
 
+    def _clock(self) -> int | None:
+        """The column of x that rises or falls with every row, such as the time; None if there is none."""
+        x = self._x(self.data)
+        steps = (x if self.order is None else x[self.order.argsort()]).diff(dim=0)
+        columns = ((steps > 0).all(0) | (steps < 0).all(0)).nonzero()
+        return int(columns[0]) if len(columns) else None
+
+    def _with_trends(self, lines: list[Line]) -> list[Line]:
+        """The lines of the networks of a series, with the trends of its last rows; the last line has that of the fewest."""
+        clock, rows = self._clock(), torch.arange(len(self.data)) if self.order is None else self.order.argsort()
+        if clock is None:
+            return lines
+        data = self.data.rows(rows[-_MOST_ROWS:])
+        x, y = self._x(data), self._unit(self._observed(data))
+        off, trended = y - ridge(x, y).at(x), []
+        for k, line in zip(range(len(lines), 0, -1), lines, strict=True):
+            last = slice(-max(_FEWEST, len(x) * k // len(lines)), None)
+            along = x[last, clock] - x[last, clock].mean()
+            trend = along @ off[last] / along.square().sum()
+            slopes = line.slopes.index_add(0, torch.tensor([clock]), trend[None])
+            trended.append(line._replace(slopes=slopes, intercept=line.intercept - trend * x[-1, clock]))
+        return trended
+
     def _trained(
         self, settings: dict[str, Any], members: int, groups: Any, *, series: bool = False
     ) -> tuple[Replicates, float]:
@@ -202,9 +231,12 @@ class Recipe(Described):
         lines = [self._line(rows) for rows in training] if isinstance(likelihood, HeteroscedasticGaussian) else []
         models = [model for model in self.models for _ in training]
         if lines:
-            pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
+            around = self._with_trends(lines) if series else lines
+            pairs = [(copy.deepcopy(model), line) for model in self.models for line in around]
             models = [_around(model, line, line.error.square()) for model, line in pairs]
-            for model in models if series else ():
+            for model, rows in zip(models, training * len(self.models), strict=True) if series else ():
+                x = self._x(self.data.rows(rows))
+                model.set_range(x.amin(0), x.amax(0))
                 model.network.low[1], model.network.high[1] = -torch.inf, torch.inf  # type: ignore[index, operator]
         with collected() as messages:
             runs = fit_replicates(
@@ -219,7 +251,9 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        return self._mixed(runs, left_out, lines)
+        mixed, relation = self._mixed(runs, left_out, lines)
+        mixed.data = self.data
+        return mixed, relation
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -258,11 +292,12 @@ class Recipe(Described):
             [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
         ]
         if not lines:
-            weights, _ = stacked([
+            components = [
                 Component.of_density([p.log_density(data.y) for p, data in zip(each, held_out, strict=True)])
                 for each in predicted
-            ])  # fmt: skip
-            return _joined(groups, weights, runs.failed), 0.0
+            ]
+            weights, factors = stacked(components)
+            return _joined(groups, weights, runs.failed, self._density(components, weights, factors, left_out)), 0.0
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -278,6 +313,7 @@ class Recipe(Described):
         of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
         components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
         weights, factors = stacked(components)
+        density = self._density(components, weights, factors, left_out)
         for group, factor in zip(groups, factors, strict=False):
             for member in group:
                 _widen(member, factor)
@@ -286,7 +322,15 @@ class Recipe(Described):
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
             for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
-        return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
+        return _joined(groups, weights, runs.failed, density), self._relation(predicted, weights, left_out)
+
+    def _density(
+        self, components: Sequence[Component], weights: Tensor, factors: Tensor, left_out: list[Tensor]
+    ) -> Tensor:
+        """The log density of every row under the mixture of those that were not trained on it, ``[N]``, or NaN."""
+        logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+        rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
+        return torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
@@ -601,11 +645,11 @@ def order_of(frame: Any) -> Tensor | None:
     return torch.from_numpy(np.argsort(np.argsort(index, kind="stable")))
 
 
-def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int]) -> Replicates:
+def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int], density: Tensor) -> Replicates:
     """The fits of all groups, each with its part of the weight of the group."""
     fits = [fit for group in groups for fit in group]
     each = [float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
-    return Replicates(fits, failed, each)
+    return Replicates(fits, failed, each, left_out=density)
 
 
 def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) -> WideAndDeep:
