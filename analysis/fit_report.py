@@ -44,7 +44,10 @@ from pyrodrop.training.result import Fit, rows_of
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
-_BETTER = 0.1  # nats per row by which another predictor must be better to be recommended
+_BETTER, _LITTLE = (
+    0.1,
+    0.01,
+)  # nats per row by which another predictor, or evaluation mode, must be better to be advised
 _REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
 _LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
 
@@ -148,7 +151,7 @@ def _without_masks(reading: Reading, x: Inputs) -> Prediction:
 def _of_masks(gain: Tensor) -> Iterator[str]:
     """Whether dropout makes the predictions of rows worse; `gain` are differences of their log densities."""
     mean, error = float(gain.mean()), float(gain.std() / math.sqrt(len(gain)))
-    if mean < -2 * error:
+    if mean < -max(2 * error, _LITTLE):
         yield (
             f"In evaluation mode, without dropout, the network predicts better, by {-mean:.2g} ± {error:.1g} nats per row: "
             "predict so, or train it with a lower drop rate."

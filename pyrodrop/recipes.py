@@ -165,30 +165,24 @@ class Recipe(Described):
         """
         settings = self._with(changes, progress)
         members = count(members, "members", "the number of networks of every prior", most=len(self.data))
-        blocks = self._blocks(members)
-        if not isinstance(groups, str):
-            mixed, _ = self._trained(settings, members, groups)
-        elif one_of(groups, Literal["auto", "blocks"], "groups") == "blocks":
-            mixed, _ = self._trained(settings, members, blocks, series=True)
-        elif self.order is not None:
-            _log.warning("The index has dates, so blocks of rows are left out; groups=None leaves out single rows.")
-            mixed, _ = self._trained(settings, members, blocks, series=True)
-        elif isinstance(self.model.likelihood, HeteroscedasticLogNormal) and self._clock() is not None:
-            _log.warning(
-                "ln y is modelled, and a column of x rises or falls with every row, so blocks of rows are left out; "
-                "groups=None leaves out single rows."
-            )
-            mixed, _ = self._trained(settings, members, blocks, series=True)
-        else:
+        series = isinstance(groups, str)
+        auto = series and one_of(groups, Literal["auto", "blocks"], "groups") == "auto"
+        why = self._why_blocks() if auto else ""
+        if auto and not why:
             mixed, relation = self._trained(settings, members, None)
-            if relation > _RELATED:
-                _log.warning(
-                    "Residuals of neighbouring rows are related, by %.1f standard deviations of unrelated ones, so blocks "
-                    "of rows are left out; groups=None leaves out single rows.",
-                    relation,
-                )
-                mixed, _ = self._trained(settings, members, blocks, series=True)
-        return mixed
+            if relation <= _RELATED:
+                return mixed
+            why = f"Residuals of neighbouring rows are related, by {relation:.1f} standard deviations of unrelated ones"
+        if why:
+            _log.warning("%s, so blocks of rows are left out; groups=None leaves out single rows.", why)
+        return self._trained(settings, members, self._blocks(members) if series else groups, series=series)[0]
+
+    def _why_blocks(self) -> str:
+        """Why the order of the rows means something, before anything is trained; empty if it may not."""
+        if self.order is not None:
+            return "The index has dates"
+        growing = isinstance(self.model.likelihood, HeteroscedasticLogNormal) and self._clock() is not None
+        return "ln y is modelled, and a column of x rises or falls with every row" if growing else ""
 
     def _blocks(self, members: int) -> list[int]:
         """The block of neighbouring rows, or dates, of every row."""
@@ -251,9 +245,7 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        mixed, relation = self._mixed(runs, left_out, lines)
-        mixed.data = self.data
-        return mixed, relation
+        return self._mixed(runs, left_out, lines)
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -297,7 +289,8 @@ class Recipe(Described):
                 for each in predicted
             ]
             weights, factors = stacked(components)
-            return _joined(groups, weights, runs.failed, self._density(components, weights, factors, left_out)), 0.0
+            mixed = _joined(groups, weights, runs.failed)
+            return self._with_rows(mixed, components, weights, factors, left_out), 0.0
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -313,7 +306,6 @@ class Recipe(Described):
         of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
         components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
         weights, factors = stacked(components)
-        density = self._density(components, weights, factors, left_out)
         for group, factor in zip(groups, factors, strict=False):
             for member in group:
                 _widen(member, factor)
@@ -322,15 +314,22 @@ class Recipe(Described):
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
             for each, factor in zip((lines, wide), factors[-2:], strict=True)
         ]
-        return _joined(groups, weights, runs.failed, density), self._relation(predicted, weights, left_out)
+        mixed = self._with_rows(_joined(groups, weights, runs.failed), components, weights, factors, left_out)
+        return mixed, self._relation(predicted, weights, left_out)
 
-    def _density(
-        self, components: Sequence[Component], weights: Tensor, factors: Tensor, left_out: list[Tensor]
-    ) -> Tensor:
-        """The log density of every row under the mixture of those that were not trained on it, ``[N]``, or NaN."""
+    def _with_rows(
+        self,
+        mixed: Replicates,
+        components: Sequence[Component],
+        weights: Tensor,
+        factors: Tensor,
+        left_out: list[Tensor],
+    ) -> Replicates:
+        """The mixture with its data, and the log density of every row under the networks that were not trained on it."""
         logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
         rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
-        return torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
+        density = torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
+        return replace(mixed, data=self.data, left_out=density)
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
@@ -645,11 +644,11 @@ def order_of(frame: Any) -> Tensor | None:
     return torch.from_numpy(np.argsort(np.argsort(index, kind="stable")))
 
 
-def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int], density: Tensor) -> Replicates:
+def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, int]) -> Replicates:
     """The fits of all groups, each with its part of the weight of the group."""
     fits = [fit for group in groups for fit in group]
     each = [float(w) / len(group) for w, group in zip(weights, groups, strict=True) for _ in group]
-    return Replicates(fits, failed, each, left_out=density)
+    return Replicates(fits, failed, each)
 
 
 def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) -> WideAndDeep:

@@ -68,23 +68,21 @@ class Replicates(Posterior, Sequence[Fit]):
     kind = "replicates"
     report = Fit.report
 
-    def components(self) -> list[tuple[str, float]]:
-        """What a recipe's mixture consists of, and the weights, the largest first."""
-        pairs = zip(self.fits, self.weights or (), strict=True)
-        groups = [[*group] for _, group in itertools.groupby(pairs, lambda pair: pair[1])]  # each has one weight
-        return sorted(((_named(group[0][0]), len(group) * group[0][1]) for group in groups), key=lambda each: -each[1])
-
     def facts(self) -> dict[str, str]:
-        """The components of a recipe's mixture, what it models, and what is odd about the rows, in words."""
-        likelihood = type(self.fits[0].model.likelihood)  # type: ignore[attr-defined]
-        y = None if self.data is None or likelihood is Categorical else self.data.y
+        """What a recipe's mixture consists of, what it is of, and what is odd about the rows, in words."""
+        weighted = zip(self.fits, self.weights or (), strict=True)
+        groups = [
+            [*group] for _, group in itertools.groupby(weighted, lambda pair: pair[1])
+        ]  # a component has one weight
+        groups.sort(key=lambda group: -len(group) * group[0][1])
+        likelihood: Any = type(self.fits[0].model.likelihood)  # type: ignore[attr-defined]
         density = self.left_out
         return {
-            "mixture": ", ".join(f"{weight:.0%} {name}" for name, weight in self.components()),
+            "mixture": ", ".join(f"{len(group) * group[0][1]:.0%} {_named(group[0][0])}" for group in groups),
             "of": {Categorical: "classes", HeteroscedasticLogNormal: "ln y"}.get(likelihood, "y"),
             "left out": "" if density is None else f"log density {float(density.nanmean()):.2f} per row",
             "odd rows": "" if density is None else odd_rows(density),
-            "y": "" if y is None else shape_of(y),
+            "y": "" if self.data is None or likelihood is Categorical else shape_of(self.data.y),
         }
 
     def card(self) -> Card:

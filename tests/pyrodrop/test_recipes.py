@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
+import pyrodrop
 from pyrodrop import metrics, recipes
 from pyrodrop.recipes import Component, _divided, ridge, stacked
 
@@ -127,6 +130,81 @@ def test_a_growing_series_goes_on_where_blocks_are_left_out() -> None:
     ]
     assert math.log(medians[0]) == pytest.approx(7.8, abs=0.5)
     assert math.log(medians[1]) < 6.5
+
+
+def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NumPy, of the last fifth, two fifths, ...; they do not change the line at the last row, wherever it is."""
+    random = np.random.default_rng(2)
+    t = np.arange(100.0)
+    y = 0.002 * t**2 + random.normal(size=100)
+    df = pd.DataFrame({"quarter": np.array(["a", "b", "c", "d"])[np.arange(100) % 4], "t": t, "y": y})
+    shuffled = df.set_index(pd.date_range("2020-01-01", periods=100)).sample(frac=1, random_state=0)
+    for frame in (df, shuffled):
+        recipe = recipes.regressor(frame, target="y")
+        assert recipe._clock() == 0
+        assert recipes.regressor(frame.drop(columns="t").assign(z=random.normal(size=100)), target="y")._clock() is None
+        lines = [recipes.Line(torch.zeros(5, 1).double(), torch.zeros(1).double(), torch.ones(1).double())] * 5
+        x, unit = recipe._x(recipe.data), recipe._unit(recipe._observed(recipe.data))
+        order = np.argsort(x[:, 0].numpy())
+        time, off = x[:, 0].numpy()[order], (unit - recipes.ridge(x, unit).at(x))[:, 0].numpy()[order]
+        for line, rows in zip(recipe._with_trends(lines), (100, 80, 60, 40, 20), strict=True):
+            want = np.polyfit(time[-rows:], off[-rows:], 1)[0]
+            np.testing.assert_allclose(line.slopes[:, 0], [want, 0, 0, 0, 0], atol=1e-9)
+            np.testing.assert_allclose(line.at(x[order[-1:]]), 0, atol=1e-9)
+    taken: list[Any] = []
+
+    def record(*args: Any) -> Any:
+        taken.append(args[-1])
+        return _divided(*args)
+
+    monkeypatch.setattr(recipes, "_divided", record)
+    growing = df.assign(y=np.exp(0.05 * t + 0.1 * random.normal(size=100)))
+    run = recipes.regressor(growing[::-1], target="y", hidden=(8,)).fit(steps=60, **QUICK)
+    assert taken == [[row * 10 // 100 for row in range(100)]]  # without a training on single rows
+    ranges = [(float(fit.model.network.low[0, 0]), float(fit.model.network.high[0, 0])) for fit in run]  # type: ignore[union-attr]
+    lengths = [high - low for low, high in ranges[:5]]
+    assert max(lengths) == pytest.approx(np.sqrt(12), rel=0.02)  # of all rows
+    assert min(lengths) < 0.92 * max(lengths)  # without the first or the last block
+    taken.clear()
+    recipes.regressor(growing.sample(frac=1, random_state=0), target="y", hidden=(8,)).fit(steps=60, **QUICK)
+    assert taken[0] is None
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_densities_of_rows_that_are_left_out(labels: bool) -> None:
+    """From the predictions of the networks that were not trained on them."""
+    y = (Y[:, 0] > Y.median()).long() if labels else Y
+    recipe = (recipes.classifier if labels else recipes.regressor)((X, y))
+    run = recipe.fit(groups=None, steps=60, **QUICK)
+    assert run.left_out is not None
+    assert run.weights is not None
+    left_out = _divided(len(X), 5, 5, 0)[1]
+    for part, rows in enumerate(left_out):
+        weights = 5 * torch.tensor(run.weights)[part::5]
+        each = [fit.predict(X[rows], 10, seed=0).log_density(y[rows]).exp() for fit in run[part::5]]
+        mixed = sum(weight * density for weight, density in zip(weights, each, strict=True))
+        torch.testing.assert_close(run.left_out[rows], torch.as_tensor(mixed).log(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
+    counts = torch.poisson((X[:, 0] - 5).clamp(0.1), generator=torch.Generator().manual_seed(0))
+    counts[3] = 40
+    run = recipes.regressor((X, counts)).fit(groups=None, steps=60, **QUICK)
+    facts = run.facts()
+    shares = [int(share) for share in re.findall(r"(\d+)% ", facts["mixture"])]
+    assert sum(shares) == pytest.approx(100, abs=2)
+    assert shares == sorted(shares, reverse=True)
+    assert facts["mixture"].count("networks with priors of sd") == 2
+    assert facts["mixture"].count("the line with noise of") == 2
+    assert facts["of"] == "y"
+    assert facts["odd rows"].startswith("3, up to") or facts["odd rows"].startswith("3 ")
+    assert facts["y"].startswith("whole numbers from 0 to 40, as counts are; ")
+    assert "a long tail of large values" in str(run)
+    run.save(tmp_path / "run.pt")
+    again = pyrodrop.Replicates.load(tmp_path / "run.pt").facts()
+    assert again == {**facts, "y": ""}
+    classes = recipes.classifier((X, LABELS)).fit(groups=None, steps=60, **QUICK)
+    assert (classes.facts()["of"], classes.facts()["y"]) == ("classes", "")
 
 
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
