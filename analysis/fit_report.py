@@ -90,26 +90,24 @@ def report(fit: Fit | Replicates, held_out: Any, seed: int) -> Report:
             "report needs the training data, which a loaded fit, or one that read them, does not have, nor have replicates "
             "without a recipe; a reading takes rows, report((x, y))"
         )
+    if held_out is None and train is not None:
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
+    elif train is not None and is_frame(held_out):
+        learn, judge = train, train.like(held_out)
+    else:
+        learn, judge = train, Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
     likelihood = getattr(fit.fits[0].model if isinstance(fit, Replicates) else fit.model, "likelihood", None)
-    labels = isinstance(likelihood, Categorical) and (train is None or train.y.dim() == 1)
+    labels = isinstance(likelihood, Categorical) and judge.y.dim() == 1
     if not labels and not isinstance(likelihood, Gaussian | HeteroscedasticGaussian | StudentT):
         name = "no likelihood" if likelihood is None else likelihood.describe()
         raise TypeError(
             f"report needs real y with Gaussian or Student's t noise, or one class label per row; got {name}"
         )
-    learn = train
-    if held_out is None and train is not None:
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
-    elif train is not None and is_frame(held_out):
-        judge = train.like(held_out)
-    else:
-        judge = Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
-    if min(_FEWEST if learn is None else len(learn), len(judge)) < _FEWEST:
-        raise ValueError(
-            f"report needs at least {_FEWEST} rows to learn from and as many to be judged on; got "
-            f"{0 if learn is None else len(learn)} and {len(judge)}"
-        )
+    sizes = [len(rows) for rows in (learn, judge) if rows is not None]
+    if min(sizes) < _FEWEST:
+        got = " and ".join(map(str, sizes))
+        raise ValueError(f"report needs at least {_FEWEST} rows to learn from and as many to be judged on; got {got}")
     of = _of_labels if labels else _of_numbers
     predicted = fit.predict(judge.x, _DRAWS, seed=seed)
     scores, facts, advice = {"the fit": of(predicted, judge.y)}, {"rows": f"{len(judge)} held out"}, list[str]()
@@ -141,10 +139,10 @@ def _without_masks(reading: Reading, x: Inputs) -> Prediction:
     """The prediction of the network in evaluation mode."""
     model: Any = reading.model
     with torch.no_grad(), evaluating(model, reading.guide):
-        output = model.masked(reading.guide.mean(), {}, mapped(lambda part: part.to(reading.device), x)).cpu()  # type: ignore[attr-defined]
-        distribution, f = (
-            copy.deepcopy(model.likelihood).cpu().predictive(output[None], copy.deepcopy(model.targets).cpu())
-        )
+        there = mapped(lambda part: part.to(reading.device), x)
+        output = model.masked(reading.guide.mean(), {}, there)[None].cpu()  # type: ignore[attr-defined]
+        likelihood, targets = copy.deepcopy((model.likelihood, model.targets))
+        distribution, f = likelihood.cpu().predictive(output, targets.cpu())
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=0)
 
 

@@ -28,7 +28,11 @@ This is so if the ranks r, centred, of the residuals of n rows that were left ou
     z = sqrt(n) (sum_i r_i r_i+1 / sum_i r_i^2 + 1 / n) > 3.29
 
 which has a probability of 1/2000 in an order without meaning: Wald & Wolfowitz (1943), An Exact Test for Randomness in the
-Non-Parametric Case Based on Serial Correlation, https://doi.org/10.1214/aoms/1177731358.
+Non-Parametric Case Based on Serial Correlation, https://doi.org/10.1214/aoms/1177731358. If then a column t of x rises or
+falls with every row, network k of K stands around the line plus the trend of the residuals e of the last (K + 1 - k) / K of
+the rows, which goes on beyond them; the network is constant beyond the rows it was trained on:
+
+    b_k (t - t_N),   b_k = sum_i (t_i - mean t) e_i / sum_i (t_i - mean t)^2
 
 The defaults were chosen on one half of 64 tables and evaluated on the other: docs/measured.md.
 """
@@ -146,10 +150,11 @@ class Recipe(Described):
             members: number of networks of every prior, each without another of max(5, `members`) parts of the rows, at most
                 one for each row.
             groups: one label per row, ``[N]``; rows with the same label are in the same part, so that the uncertainty of
-                predictions is that for a new group. ``"blocks"`` are ten blocks of neighbouring rows, for series; a line
-                of ln y then goes on beyond the range of the training data. ``"auto"`` takes blocks where the index of a
-                pandas frame has dates, and where residuals of neighbouring rows are related in a regression; the networks
-                are then trained a second time. The log says so. None takes single rows.
+                predictions is that for a new group. ``"blocks"`` are ten blocks of neighbouring rows, for series; lines
+                then go on beyond the range of the training data, of ln y too, with the trends of the last rows.
+                ``"auto"`` takes blocks where the index of a pandas frame has dates; where ln y is modelled and a column of
+                x rises or falls with every row; and where residuals of neighbouring rows are related in a regression, for
+                which the networks are trained a second time. The log says so. None takes single rows.
             progress: as in `pyrodrop.fit`.
             changes: changes of `settings`. With other `steps`, the learning rate falls to 0 over these. `seed` (0 by
                 default) also determines the parts and the initial weights.

@@ -14,17 +14,17 @@ smallest. *Judged*, after it: the next three of fpp2 that grow, and the next two
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import torch
-from torch import Tensor
 
 from pyrodrop import data, metrics, recipes
 from pyrodrop.prediction.prediction import Prediction
@@ -37,18 +37,7 @@ SERIES = {
     "second": ("fpp2/qcement", "fpp2/auscafe", "fpp2/a10", "fpp2/sunspotarea", "fpp2/elecequip"),
     "judged": ("fpp2/qauselec", "fpp2/qgas", "fpp2/debitcards", "datasets/nottem", "datasets/lynx"),
 }  # fmt: skip
-COLUMNS = (
-    "set",
-    "series",
-    "rows",
-    "held_out",
-    "growth",
-    "method",
-    "coverage_90",
-    "crps",
-    "log_density",
-    "core_seconds",
-)
+COLUMNS = "set series rows held_out growth method coverage_90 crps log_density core_seconds"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DRAWS = 1000
 
@@ -78,55 +67,43 @@ def last_season(y: np.ndarray, ahead: int, period: int) -> tuple[np.ndarray, np.
     return y[len(y) - period + steps % period], error * np.sqrt(steps // period + 1)
 
 
-def forecasts(frame: pd.DataFrame, period: int) -> dict[str, tuple[Prediction, float]]:
-    """Predictions of the last tenth by method, and their core seconds."""
-    size = len(frame) - len(frame) // 10
-    train, later, began = frame[:size], frame[size:], time.process_time()
+def forecasts(frame: pd.DataFrame, period: int) -> Iterator[tuple[str, Prediction]]:
+    """Predictions of the last tenth by method."""
+    train, later = frame[: len(frame) - len(frame) // 10], frame[len(frame) - len(frame) // 10 :]
     recipe = recipes.regressor(train, target="y")
-    predicted = recipe.fit(progress=False).predict(later.drop(columns="y"), _DRAWS)
-    seconds = time.process_time() - began
+    yield "recipe", recipe.fit(progress=False).predict(later.drop(columns="y"), _DRAWS)
     assert recipe.data.inputs is not None
     x, at = (recipe.data.inputs(recipe.data.like(part).x.double()) for part in (train, later))
     line = recipes.ridge(x, torch.tensor(train[["y"]].to_numpy()))
     mean, sd = map(torch.from_numpy, last_season(train["y"].to_numpy(), len(later), period))
-    return {
-        "recipe": (predicted, seconds),
-        "ridge": (_normal(line.at(at), line.error.expand(len(later), 1)), 0.0),
-        "last season": (_normal(mean[:, None], sd[:, None]), 0.0),
-    }
+    for method, loc, scale in (("ridge", line.at(at), line.error), ("last season", mean[:, None], sd[:, None])):
+        normal = dist.Normal(loc[None], scale.expand(len(later), 1)[None]).to_event(1)
+        yield method, Prediction(loc[None], normal)
 
 
-def _normal(mean: Tensor, sd: Tensor) -> Prediction:
-    return Prediction(mean[None], dist.Normal(mean[None], sd[None]).to_event(1))
-
-
-def rows_of(group: str, name: str) -> list[tuple[str, ...]]:
+def rows_of(group: str, name: str) -> list[list[Any]]:
     """The rows of a series, one for each method."""
-    frame, period = series(name)
-    third, rows = len(frame) // 3, []
+    (frame, period), began, rows = series(name), time.process_time(), []
+    third = len(frame) // 3
     growth = frame["y"][-third:].mean() / frame["y"][:third].mean()
-    for method, (predicted, seconds) in forecasts(frame, period).items():
+    for method, predicted in forecasts(frame, period):
         y = torch.tensor(frame[["y"]].to_numpy()[-len(predicted.mean) :])
         low, high = predicted.interval(0.9)
-        scores = metrics.regression_scores(predicted, y)
+        scores, seconds = metrics.regression_scores(predicted, y), time.process_time() - began
         inside = float(((low <= y) & (y <= high)).double().mean())
-        rows.append((
-            group, name.split("/")[-1], str(len(frame)), str(len(y)), f"{growth:.2f}", method, f"{inside:.3f}",
+        rows.append([
+            group, name.split("/")[-1], len(frame), len(y), f"{growth:.2f}", method, f"{inside:.3f}",
             f"{scores['crps']:.4g}", f"{scores['log_density']:.3f}", f"{seconds:.1f}",
-        ))  # fmt: skip
+        ])  # fmt: skip
+        began = time.process_time()
     return rows
 
 
-def main(path: Path) -> None:
-    """Append what the file lacks."""
+if __name__ == "__main__":
     torch.set_num_threads(1)
-    known = {row["series"] for row in csv.DictReader(path.open())} if path.exists() else set()
+    file = Path(sys.argv[1])
+    known = set(pd.read_csv(file)["series"]) if file.exists() else set()
     for group, name in ((group, name) for group, names in SERIES.items() for name in names):
         if name.split("/")[-1] not in known:
-            rows = rows_of(group, name)
-            with path.open("a", newline="") as out:
-                csv.writer(out, lineterminator="\n").writerows([*([] if out.tell() else [COLUMNS]), *rows])
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+            rows = pd.DataFrame(rows_of(group, name), columns=COLUMNS.split())
+            rows.to_csv(file, mode="a", header=not file.exists(), index=False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -75,19 +75,15 @@ def entry_of_draws(**options: Any) -> type[Any]:
         ImportError: as `entry`.
     """
     names = {"wrappers": "MultivariateWrapper", "prediction": "MultivariateSamplePrediction", "config": "N_DRAWS"}
-    base, prediction, draws = (
-        getattr(import_module(f"{_MULTIVARIATE}.{module}"), name, None) for module, name in names.items()
-    )
-    lacking = [name for name, found in zip(names.values(), (base, prediction, draws), strict=True) if found is None]
-    if isinstance(base, type):
-        lacking += [
-            f"MultivariateWrapper.{name}" for name in ("fit", "predict_ensemble", "predict") if not hasattr(base, name)
-        ]
-    if prediction is not None and [*inspect.signature(prediction).parameters][:2] != ["samples", "mean"]:
+    found = {name: getattr(import_module(f"{_MULTIVARIATE}.{of}"), name, None) for of, name in names.items()}
+    lacking = [name for name, value in found.items() if value is None]
+    base, prediction, count = (cast(Any, value) for value in found.values())
+    if base is not None and not hasattr(base, "predict_ensemble"):
+        lacking.append("MultivariateWrapper.predict_ensemble")
+    if prediction is not None and not {"samples", "mean"} <= {*inspect.signature(prediction).parameters}:
         lacking.append("samples and mean of MultivariateSamplePrediction")
     if lacking:
         raise ImportError(f"{_MULTIVARIATE} must have the layout of 2026; got one without {', '.join(lacking)}")
-    count, of_draws = int(draws), prediction  # type: ignore[arg-type]
 
     class PyrodropDraws(_Tables, base):  # type: ignore[misc, valid-type]
         def fit(self, X: pd.DataFrame, Y: Any) -> PyrodropDraws:
@@ -97,7 +93,7 @@ def entry_of_draws(**options: Any) -> type[Any]:
         def predict_ensemble(self, X: pd.DataFrame) -> Any:
             predicted = self._model.prediction(self._known(X), count)
             samples = predicted.sample_y(count).numpy().swapaxes(0, 1)  # [rows, draws, columns]
-            return of_draws(samples=samples, mean=predicted.mean.numpy())  # type: ignore[misc]
+            return prediction(samples=samples, mean=predicted.mean.numpy())
 
     return PyrodropDraws
 
