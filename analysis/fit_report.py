@@ -90,13 +90,14 @@ def report(fit: Fit | Replicates, held_out: Any, seed: int) -> Report:
             "report needs the training data, which a loaded fit, or one that read them, does not have, nor have replicates "
             "without a recipe; a reading takes rows, report((x, y))"
         )
+    learn: Dataset | None = train
     if held_out is None and train is not None:
         order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
         learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
     elif train is not None and is_frame(held_out):
-        learn, judge = train, train.like(held_out)
+        judge = train.like(held_out)
     else:
-        learn, judge = train, Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
+        judge = Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
     likelihood = getattr(fit.fits[0].model if isinstance(fit, Replicates) else fit.model, "likelihood", None)
     labels = isinstance(likelihood, Categorical) and judge.y.dim() == 1
     if not labels and not isinstance(likelihood, Gaussian | HeteroscedasticGaussian | StudentT):

@@ -234,7 +234,7 @@ class Recipe(Described):
             pairs = [(copy.deepcopy(model), line) for model in self.models for line in around]
             models = [_around(model, line, line.error.square()) for model, line in pairs]
             for model, rows in zip(models, training * len(self.models), strict=True) if series else ():
-                x = self._x(self.data.rows(rows))
+                x = self.data.inputs(self.data.x[rows])  # type: ignore[misc]
                 model.set_range(x.amin(0), x.amax(0))
                 model.network.low[1], model.network.high[1] = -torch.inf, torch.inf  # type: ignore[index, operator]
         with collected() as messages:
