@@ -70,17 +70,15 @@ class Replicates(Posterior, Sequence[Fit]):
 
     def facts(self) -> dict[str, str]:
         """What a recipe's mixture consists of, what it is of, and what is odd about the rows, in words."""
-        weighted = zip(self.fits, self.weights or (), strict=True)
-        groups = [
-            [*group] for _, group in itertools.groupby(weighted, lambda pair: pair[1])
-        ]  # a component has one weight
+        weighted = zip(self.fits, self.weights or [1 / len(self)] * len(self), strict=True)
+        groups = [[*group] for _, group in itertools.groupby(weighted, lambda pair: pair[1])]  # of one weight each
         groups.sort(key=lambda group: -len(group) * group[0][1])
-        likelihood: Any = type(self.fits[0].model.likelihood)  # type: ignore[attr-defined]
-        density = self.left_out
+        density, likelihood = self.left_out, type(self.fits[0].model.likelihood)  # type: ignore[attr-defined]
+        modelled = {Categorical: "classes", HeteroscedasticLogNormal: "ln y"}.get(likelihood, "y")
         return {
             "mixture": ", ".join(f"{len(group) * group[0][1]:.0%} {_named(group[0][0])}" for group in groups),
-            "of": {Categorical: "classes", HeteroscedasticLogNormal: "ln y"}.get(likelihood, "y"),
-            "left out": "" if density is None else f"log density {float(density.nanmean()):.2f} per row",
+            "models": modelled,
+            "left out": "" if density is None else f"log density of {modelled} {float(density.nanmean()):.2f} per row",
             "odd rows": "" if density is None else odd_rows(density),
             "y": "" if self.data is None or likelihood is Categorical else shape_of(self.data.y),
         }
@@ -191,11 +189,15 @@ def restored(
             raise ValueError(
                 f"{where} has {count} replicates, each of which needs a model and a guide; got {len(parts)} {name}"
             )
+    if (density := stored.tensors.get("left_out")) is not None and not (
+        density.dim() == 1 and density.is_floating_point()
+    ):
+        raise Failed(f"{where} must have log densities of rows that are left out, [N]; got shape {list(density.shape)}")
     each = [
         Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
     put = [restoring(Fit, one, model, guide, device) for one, model, guide in zip(each, *pairs, strict=True)]
-    return Replicates([load() for load in put], failed, weights, left_out=stored.tensors.get("left_out"))
+    return Replicates([load() for load in put], failed, weights, left_out=density)
 
 
 @with_options

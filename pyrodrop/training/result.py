@@ -115,6 +115,7 @@ class Fit(Posterior):
         Args:
             held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,
                 which the fit has seen and the other predictors have not. A reading needs rows, and a `Split` for the others.
+                A data frame, if the fit was trained on one.
             seed: of the draws, the choice of the fifth, and the forest.
 
         Returns:

@@ -122,7 +122,7 @@ def test_a_recipe_has_a_page_with_its_mixture() -> None:
             (design[:80] - design[:80].mean(0)) / design[:80].std(0), df["y"][:80]
         ).predict((design - design[:80].mean(0)) / design[:80].std(0)))[80:].mean()), rel=0.02,
     )  # fmt: skip
-    assert {"mixture", "of", "left out"} <= set(page.facts)
+    assert {"mixture", "models", "left out"} <= set(page.facts)
     assert "Pareto k-hat" not in page.facts
     assert run.report().facts["rows"].startswith("16 that the fit has seen")
     with pytest.raises(ValueError, match="nor have replicates without a recipe"):

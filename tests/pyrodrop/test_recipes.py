@@ -196,7 +196,7 @@ def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
     assert shares == sorted(shares, reverse=True)
     assert facts["mixture"].count("networks with priors of sd") == 2
     assert facts["mixture"].count("the line with noise of") == 2
-    assert facts["of"] == "y"
+    assert facts["models"] == "y"
     assert facts["odd rows"].startswith("3, up to") or facts["odd rows"].startswith("3 ")
     assert facts["y"].startswith("whole numbers from 0 to 40, as counts are; ")
     assert "a long tail of large values" in str(run)
@@ -204,7 +204,7 @@ def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
     again = pyrodrop.Replicates.load(tmp_path / "run.pt").facts()
     assert again == {**facts, "y": ""}
     classes = recipes.classifier((X, LABELS)).fit(groups=None, steps=60, **QUICK)
-    assert (classes.facts()["of"], classes.facts()["y"]) == ("classes", "")
+    assert (classes.facts()["models"], classes.facts()["y"]) == ("classes", "")
 
 
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
