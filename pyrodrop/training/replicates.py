@@ -73,7 +73,8 @@ class Replicates(Posterior, Sequence[Fit]):
         weighted = zip(self.fits, self.weights or [1 / len(self)] * len(self), strict=True)
         groups = [[*group] for _, group in itertools.groupby(weighted, lambda pair: pair[1])]  # of one weight each
         groups.sort(key=lambda group: -len(group) * group[0][1])
-        density, likelihood = self.left_out, type(self.fits[0].model.likelihood)  # type: ignore[attr-defined]
+        density, model = self.left_out, self.fits[0].model
+        likelihood: Any = type(model.likelihood)  # type: ignore[attr-defined]
         modelled = {Categorical: "classes", HeteroscedasticLogNormal: "ln y"}.get(likelihood, "y")
         return {
             "mixture": ", ".join(f"{len(group) * group[0][1]:.0%} {_named(group[0][0])}" for group in groups),

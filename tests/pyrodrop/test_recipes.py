@@ -203,6 +203,12 @@ def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
     run.save(tmp_path / "run.pt")
     again = pyrodrop.Replicates.load(tmp_path / "run.pt").facts()
     assert again == {**facts, "y": ""}
+    run.left_out = torch.zeros(2, 2)
+    run.save(tmp_path / "damaged.pt")
+    with pytest.raises(
+        ValueError, match=r"must have log densities of rows that are left out, \[N\]; got shape \[2, 2\]"
+    ):
+        pyrodrop.Replicates.load(tmp_path / "damaged.pt")
     classes = recipes.classifier((X, LABELS)).fit(groups=None, steps=60, **QUICK)
     assert (classes.facts()["models"], classes.facts()["y"]) == ("classes", "")
 
