@@ -62,7 +62,7 @@ class WideAndDeep(NetworkModel):
     ) -> None:
         with starting_from(seed):
             super().__init__(
-                _Network(widths, activation),
+                WideNetwork(widths, activation),
                 prior=prior,
                 likelihood=likelihood,
                 bias_prior=bias_prior,
@@ -77,7 +77,7 @@ class WideAndDeep(NetworkModel):
             low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
             of_line: whether the line is also constant beyond the box; if False, it is not changed.
         """
-        network: _Network = self.network  # type: ignore[assignment]
+        network: WideNetwork = self.network  # type: ignore[assignment]
         for ends, values in ((network.low, low), (network.high, high)):
             for row in range(1 + of_line):
                 ends[row].copy_(values)
@@ -95,7 +95,7 @@ class WideAndDeep(NetworkModel):
         Raises:
             ValueError: the shapes differ from these.
         """
-        network: _Network = self.network  # type: ignore[assignment]
+        network: WideNetwork = self.network  # type: ignore[assignment]
         columns = slopes.shape[-1]
         if slopes.shape != network.slopes[:, :columns].shape or not intercept.shape == scale.shape == (columns,):
             raise ValueError(
@@ -108,7 +108,9 @@ class WideAndDeep(NetworkModel):
         network.deep_is_on.fill_(float(not alone))
 
 
-class _Network(nn.Module):
+class WideNetwork(nn.Module):
+    """The plain `nn.Module` of `WideAndDeep`."""
+
     slopes: Tensor
     intercept: Tensor
     scale: Tensor
@@ -128,4 +130,8 @@ class _Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         line = self.intercept + x.clamp(self.low[1], self.high[1]) @ self.slopes
-        return line + self.deep_is_on * self.scale * self.deep(x.clamp(self.low[0], self.high[0]))
+        return line + self.deep_is_on * self.scale * self.deep(self.inside(x))
+
+    def inside(self, x: Tensor) -> Tensor:
+        """[x], the nearest point of the box of the network."""
+        return x.clamp(self.low[0], self.high[0])

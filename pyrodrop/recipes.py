@@ -7,7 +7,8 @@ B, b is the ridge regression with the smallest error of rows that are left out o
 network N has K hidden units per layer and the prior standard deviation r t; it learns the residuals of the line.
 
 The rows are divided into parts. For every pair (r, t) and every part, a network is trained without that part. The
-prediction mixes all networks, the line alone, and, for outliers, the line with noise as large as y:
+prediction mixes all networks, the line alone, for outliers the line with noise as large as y, and, for values that repeat
+and for skewed y, the y of known rows near x (`models.Neighbours`, of one column of y):
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
@@ -49,11 +50,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arrays import is_frame, labels_of
-from pyrodrop.checks import count, counts, instance, one_of, public, shown
+from pyrodrop.checks import count, counts, flag, instance, one_of, public, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.columns import read_frame
-from pyrodrop.guides import BernoulliDropout
+from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.likelihoods import (
     Categorical,
     Gaussian,
@@ -62,7 +63,8 @@ from pyrodrop.likelihoods import (
     Likelihood,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
-from pyrodrop.models import MLP, WideAndDeep
+from pyrodrop.models import MLP, Neighbours, WideAndDeep
+from pyrodrop.models.neighbours import weighted
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -92,6 +94,8 @@ _BLOCKS = 2  # of neighbouring rows, for each part
 _ROUNDS = 500  # of expectation maximisation
 _LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
 _PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
+_KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
+_OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b, c, standardised
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 _log = logging.getLogger("pyrodrop")
@@ -134,6 +138,7 @@ class Recipe(Described):
         members: int = _MEMBERS,
         *,
         groups: Literal["auto", "blocks"] | Sequence[Any] | np.ndarray[Any, Any] | Tensor | None = "auto",
+        neighbours: bool = True,
         progress: bool | None = None,
         **changes: Unpack[TrainingOptions],
     ) -> Replicates:
@@ -150,13 +155,16 @@ class Recipe(Described):
                 of ln y then goes on beyond the range of the training data. ``"auto"`` takes blocks where the index of a
                 pandas frame has dates, and where residuals of neighbouring rows are related in a regression; the networks
                 are then trained a second time. The log says so. None takes single rows.
+            neighbours: whether a regression of one column also predicts the y of rows near x. Functions are then steps, which
+                have no gradient in x.
             progress: as in `pyrodrop.fit`.
             changes: changes of `settings`. With other `steps`, the learning rate falls to 0 over these. `seed` (0 by
                 default) also determines the parts and the initial weights.
 
         Returns:
             The networks with their weights in the mixture, `Replicates.weights`. In a regression, the line alone is in the
-            mixture, too, as networks whose deep part is switched off, with two sizes of noise.
+            mixture, too, as networks whose deep part is switched off, with two sizes of noise; and last are those of
+            `models.Neighbours`, if there are at least two members.
 
         Raises:
             ValueError: `groups` has another length, missing labels, too few groups, or too large a group; as
@@ -164,24 +172,25 @@ class Recipe(Described):
             TypeError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
+        flag(neighbours, "neighbours", "whether the y of rows near x are predicted")
         members = count(members, "members", "the number of networks of every prior", most=len(self.data))
         blocks = self._blocks(members)
         if not isinstance(groups, str):
-            mixed, _ = self._trained(settings, members, groups)
+            mixed, _ = self._trained(settings, members, groups, neighbours)
         elif one_of(groups, Literal["auto", "blocks"], "groups") == "blocks":
-            mixed, _ = self._trained(settings, members, blocks, series=True)
+            mixed, _ = self._trained(settings, members, blocks, neighbours, series=True)
         elif self.order is not None:
             _log.warning("The index has dates, so blocks of rows are left out; groups=None leaves out single rows.")
-            mixed, _ = self._trained(settings, members, blocks, series=True)
+            mixed, _ = self._trained(settings, members, blocks, neighbours, series=True)
         else:
-            mixed, relation = self._trained(settings, members, None)
+            mixed, relation = self._trained(settings, members, None, neighbours)
             if relation > _RELATED:
                 _log.warning(
                     "Residuals of neighbouring rows are related, by %.1f standard deviations of unrelated ones, so blocks "
                     "of rows are left out; groups=None leaves out single rows.",
                     relation,
                 )
-                mixed, _ = self._trained(settings, members, blocks, series=True)
+                mixed, _ = self._trained(settings, members, blocks, neighbours, series=True)
         return mixed
 
     def _blocks(self, members: int) -> list[int]:
@@ -192,7 +201,7 @@ class Recipe(Described):
         return [place * blocks // size for place in places]
 
     def _trained(
-        self, settings: dict[str, Any], members: int, groups: Any, *, series: bool = False
+        self, settings: dict[str, Any], members: int, groups: Any, neighbours: bool, *, series: bool = False
     ) -> tuple[Replicates, float]:
         """The mixture, and by how much residuals of neighbouring rows are related; 0 for class labels."""
         likelihood = self.model.likelihood
@@ -219,7 +228,7 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        return self._mixed(runs, left_out, lines)
+        return self._mixed(runs, left_out, lines, neighbours)
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -248,9 +257,11 @@ class Recipe(Described):
         assert self.data.targets is not None
         return copy.deepcopy(self.data.targets).double().cpu()
 
-    def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[Line]) -> tuple[Replicates, float]:
-        """The networks with their weights in the mixture; in a regression also the line, with two sizes of noise. And the
-        relation of neighbouring residuals."""
+    def _mixed(
+        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool
+    ) -> tuple[Replicates, float]:
+        """The networks with their weights in the mixture; in a regression also the line, with two sizes of noise, and the
+        neighbours. And the relation of neighbouring residuals."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
@@ -278,15 +289,75 @@ class Recipe(Described):
         of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
         components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
         weights, factors = stacked(components)
+        near = []
+        if neighbours and members > 1 and len(unit.scale) == 1:
+            parts = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+            index = groups[int(weights[: len(groups)].argmax())]
+            near, density = self._near(index, held_out, torch.cat(observed), torch.cat(parts).logsumexp(0))
+            weights, factors = stacked([*components, Component.of_density([density], 1)])
         for group, factor in zip(groups, factors, strict=False):
             for member in group:
                 _widen(member, factor)
         wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
-            for each, factor in zip((lines, wide), factors[-2:], strict=True)
+            for each, factor in zip((lines, wide), factors[len(groups) :], strict=False)
         ]
+        groups += [near] if near else []
         return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
+
+    def _near(
+        self, index: list[Fit], held_out: list[Dataset], observed: Tensor, others: Tensor
+    ) -> tuple[list[Fit], Tensor]:
+        """For every network, its neighbours, among rows that were left out; and the log density of every row that was, under
+        the neighbours in other parts. The density of their mixture in equal shares with the `others` is largest in the
+        bandwidths b, c and h, the noise, whose prior is proportional to h^2; h is at least the standard deviation of a uniform distribution as wide as the
+        median distance of neighbouring different y."""
+        means: list[Any] = [fit.guide.mean() for fit in index]  # type: ignore[attr-defined]
+        x, unit = torch.cat([self._x(data) for data in held_out]), self._unit
+        m = torch.cat([
+            fit.model.outputs(mean, data.x.to(fit.device))[:, 0].detach().double().cpu()
+            for fit, mean, data in zip(index, means, held_out, strict=True)
+        ])  # fmt: skip
+        y = unit(observed)[:, 0]
+        part = torch.arange(len(index)).repeat_interleave(torch.tensor([len(data) for data in held_out]))
+        known = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_KNOWN]
+        gaps = y.unique().diff()
+        least = max(1e-6, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
+        widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
+
+        def weights(rows: Tensor, b: float, c: float) -> Tensor:
+            return weighted(m[rows], x[rows], m[known], x[known], b, c, part[rows, None] != part[known])
+
+        def peaks(rows: Tensor, h: Tensor) -> Tensor:
+            z = (y[rows, None] - y[known])[..., None] / h
+            return (z.square() / -2).exp() / (h * math.sqrt(2 * math.pi))
+
+        tried, found = known[:_TRIED], []
+        at_tried, share = peaks(tried, widths).float(), (others + unit.scale.log())[tried, None].exp().clamp(min=1e-300)
+        for b in _OF_INDEX:
+            for c in _OF_X:
+                gained = (share + torch.einsum("nj,njh->nh", weights(tried, b, c).float(), at_tried)).log().sum(0)
+                gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
+                found.append((float(gained.max()), b, c, widths[gained.argmax()]))
+        _, b, c, h = max(found, key=lambda each: each[0])
+        density = torch.cat([
+            torch.einsum("nj,njh->n", weights(rows, b, c), peaks(rows, h[None]))
+            for rows in torch.arange(len(y)).split(_TRIED)
+        ])  # fmt: skip
+        fits = []
+        for fit, mean in zip(index, means, strict=True):
+            assert isinstance(fit.model, WideAndDeep)
+            likelihood: Any = copy.deepcopy(fit.model.likelihood)
+            likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
+            layers: Any = fit.model.network.deep.layers  # type: ignore[union-attr]
+            widths_of = [x.shape[1], *(layer.out_features for layer in layers)]
+            model = Neighbours(widths_of, len(known), likelihood=likelihood)
+            model.standardize(self.data)
+            state = fit.model.network.state_dict() | {name: fit.model.free[name] for name in fit.model.free} | mean
+            model.set_rows(x[known], m[known], y[known], state, (b, c))
+            fits.append(replace(fit, model=model.to(fit.device).eval(), guide=MeanField(model, 1.0).to(fit.device).eval()))
+        return fits, density.clamp(min=1e-300).log() - unit.scale.log()
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
@@ -677,11 +748,12 @@ class Component(NamedTuple):
         return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
 
     @classmethod
-    def of_density(cls, logs: Sequence[Tensor]) -> Component:
-        """The component with these log densities of every part k, which no factor changes."""
+    def of_density(cls, logs: Sequence[Tensor], columns: int = 0) -> Component:
+        """The component with these log densities of every part k, which no factor changes: its factor stays 1, at which a
+        normal distribution of this variance has the density 1."""
         besides = torch.cat([part.double().cpu() for part in logs])
-        empty = besides.new_empty(1, len(besides), 0)
-        return cls(empty, empty, besides)
+        one = besides.new_full((1, len(besides), columns), 1 / (2 * math.pi * math.e))
+        return cls(one, one, besides)
 
     def density(self, factor: Tensor) -> Tensor:
         """The log density of every draw, ``[S, n]``, less ln S."""
