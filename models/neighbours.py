@@ -27,7 +27,7 @@ class Neighbours(NetworkModel):
     """The distribution of y at known rows that are near x, as functions of one latent level at the site ``level``.
 
     Args:
-        widths, activation: of the index m, a network of `WideAndDeep`. Outputs after the first are 0.
+        widths, activation, logs: of the index m, a network of `WideAndDeep`. Outputs after the first are 0.
         rows: J, the number of known rows.
         likelihood: the distribution of y around one of the known values.
 
@@ -56,19 +56,18 @@ class Neighbours(NetworkModel):
         activation: str | Callable[[Tensor], Tensor] = "relu",
         *,
         likelihood: Likelihood,
+        logs: Sequence[int] = (),
     ) -> None:
-        network = _Network(widths, count(rows, "rows", "the number of known rows"), activation)
+        network = _Network(widths, count(rows, "rows", "the number of known rows"), activation, logs)
         prior = {"level": Gaussian()}
         super().__init__(network, prior=prior, likelihood=likelihood, bias_prior=None, in_features=widths[0])
 
     @torch.no_grad()
-    def set_rows(
-        self, x: Tensor, m: Tensor, y: Tensor, index: Mapping[str, Tensor], near: tuple[float, float]
-    ) -> None:
+    def set_rows(self, x: Tensor, m: Tensor, y: Tensor, index: Mapping[str, Tensor], near: tuple[float, float]) -> None:
         """Set the known rows and the index, in standardised units if the data are standardised.
 
         Args:
-            x: of the rows, ``[J, D]``.
+            x: of the rows, as the index has it, ``[J, D]``.
             m: the index at the rows, ``[J]``, such as that of networks that were not trained on them.
             y: observations, ``[J]``.
             index: the state of the network m.
@@ -98,9 +97,11 @@ class _Network(nn.Module):
     y: Tensor
     near: Tensor
 
-    def __init__(self, widths: Sequence[int], rows: int, activation: str | Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, widths: Sequence[int], rows: int, activation: str | Callable[[Tensor], Tensor], logs: Sequence[int]
+    ) -> None:
         super().__init__()
-        self.index = WideNetwork(widths, activation).requires_grad_(False)
+        self.index = WideNetwork(widths, activation, logs).requires_grad_(False)
         self.level = nn.Parameter(torch.zeros(1, 1))
         self.zeros = widths[-1] - 1
         self.register_buffer("x", torch.zeros(rows, widths[0]))
@@ -113,7 +114,7 @@ class _Network(nn.Module):
             raise RuntimeError(
                 "models.Neighbours has no gradient in x, as its functions are steps: take recipe.fit(neighbours=False)"
             )
-        weights = weighted(self.index(x)[:, 0], self.index.inside(x), self.m, self.x, self.near[0], self.near[1])
+        weights = weighted(self.index(x)[:, 0], self.index.seen(x), self.m, self.x, self.near[0], self.near[1])
         place = (weights.cumsum(-1) < torch.special.ndtr(self.level[0])).sum(-1)
         return nn.functional.pad(self.y[place.clamp(max=len(self.y) - 1)][:, None], (0, self.zeros))
 
@@ -122,7 +123,13 @@ class _Network(nn.Module):
 
 
 def weighted(
-    m: Tensor, x: Tensor, m_rows: Tensor, x_rows: Tensor, b: Tensor | float, c: Tensor | float, known: Tensor | None = None
+    m: Tensor,
+    x: Tensor,
+    m_rows: Tensor,
+    x_rows: Tensor,
+    b: Tensor | float,
+    c: Tensor | float,
+    known: Tensor | None = None,
 ) -> Tensor:
     """The weights w ``[N, J]`` of rows with index ``[J]`` and x ``[J, D]`` at N points, of those that are `known` there."""
     squares = x.square().sum(1)[:, None] - 2 * x @ x_rows.T + x_rows.square().sum(1)

@@ -4,7 +4,8 @@
     y ~ likelihood(f)
 
 B and b are from a regression that was solved in closed form, and s is the standard deviation of its residuals, so that the
-network N learns the residuals in units of their standard deviation. Cheng et al. (2016), Wide & Deep Learning,
+network N learns the residuals in units of their standard deviation. For columns over powers of ten, both have
+(ln([x] - o) - m) / d in place of x. Cheng et al. (2016), Wide & Deep Learning,
 https://arxiv.org/abs/1606.07792, train line and network together.
 """
 
@@ -29,6 +30,7 @@ class WideAndDeep(NetworkModel):
     Args:
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
+        logs: columns of x of which line and network have the logarithm; see `set_logs`.
 
     Until `set_line` is called, the line is 0 and s is 1; until `set_range` is called, the box is unbounded. If the
     likelihood needs more outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, `set_line` sets line and
@@ -58,11 +60,12 @@ class WideAndDeep(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
+        logs: Sequence[int] = (),
         seed: int | None = 0,
     ) -> None:
         with starting_from(seed):
             super().__init__(
-                WideNetwork(widths, activation),
+                WideNetwork(widths, activation, logs),
                 prior=prior,
                 likelihood=likelihood,
                 bias_prior=bias_prior,
@@ -81,6 +84,12 @@ class WideAndDeep(NetworkModel):
         for ends, values in ((network.low, low), (network.high, high)):
             for row in range(1 + of_line):
                 ends[row].copy_(values)
+
+    @torch.no_grad()
+    def set_logs(self, zeros: Tensor, loc: Tensor, scale: Tensor) -> None:
+        """Set o, m and d of the columns `logs`, ``[len(logs)]`` each; the box has to be above o."""
+        network: WideNetwork = self.network  # type: ignore[assignment]
+        network.of_logs.copy_(torch.stack([zeros, loc, scale]))
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
@@ -117,9 +126,15 @@ class WideNetwork(nn.Module):
     deep_is_on: Tensor
     low: Tensor  # of x of the network and of the line, [2, D]
     high: Tensor
+    of_logs: Tensor
 
-    def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor], logs: Sequence[int] = ()
+    ) -> None:
         super().__init__()
+        self.logs = list(logs)
+        if logs:
+            self.register_buffer("of_logs", torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(logs)))
         self.deep = Perceptron(widths, activation)
         self.register_buffer("slopes", torch.zeros(widths[0], widths[-1]))
         self.register_buffer("intercept", torch.zeros(widths[-1]))
@@ -129,9 +144,14 @@ class WideNetwork(nn.Module):
         self.register_buffer("high", torch.full((2, widths[0]), math.inf))
 
     def forward(self, x: Tensor) -> Tensor:
-        line = self.intercept + x.clamp(self.low[1], self.high[1]) @ self.slopes
-        return line + self.deep_is_on * self.scale * self.deep(self.inside(x))
+        line = self.intercept + self.seen(x, 1) @ self.slopes
+        return line + self.deep_is_on * self.scale * self.deep(self.seen(x))
 
-    def inside(self, x: Tensor) -> Tensor:
-        """[x], the nearest point of the box of the network."""
-        return x.clamp(self.low[0], self.high[0])
+    def seen(self, x: Tensor, by: int = 0) -> Tensor:
+        """x as the network has it, or the line (1): in its box, and logarithms of points in the box of the network."""
+        inside = x.clamp(self.low[by], self.high[by])
+        if not self.logs:
+            return inside
+        zeros, loc, scale = self.of_logs
+        logs = ((x.clamp(self.low[0], self.high[0])[..., self.logs] - zeros).log() - loc) / scale
+        return inside.index_copy(-1, torch.tensor(self.logs, device=x.device), logs)

@@ -47,7 +47,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import narwhals.stable.v2 as nw
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop.arrays import is_frame, labels_of
 from pyrodrop.checks import count, counts, flag, instance, one_of, public, shown
@@ -95,7 +95,8 @@ _ROUNDS = 500  # of expectation maximisation
 _LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
 _PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
 _KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
-_OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b, c, standardised
+_OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b and c
+_POWERS, _OF_LOGS, _MOST_COLUMNS = 100, 0.1, 100  # range of a column, and nats per row, at which its logarithm is taken
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 _log = logging.getLogger("pyrodrop")
@@ -155,8 +156,8 @@ class Recipe(Described):
                 of ln y then goes on beyond the range of the training data. ``"auto"`` takes blocks where the index of a
                 pandas frame has dates, and where residuals of neighbouring rows are related in a regression; the networks
                 are then trained a second time. The log says so. None takes single rows.
-            neighbours: whether a regression of one column also predicts the y of rows near x. Functions are then steps, which
-                have no gradient in x.
+            neighbours: whether a regression of one column also predicts y of known rows near x. These functions are steps,
+                which have no gradient in x.
             progress: as in `pyrodrop.fit`.
             changes: changes of `settings`. With other `steps`, the learning rate falls to 0 over these. `seed` (0 by
                 default) also determines the parts and the initial weights.
@@ -242,7 +243,8 @@ class Recipe(Described):
 
     def _x(self, data: Dataset) -> Tensor:
         assert data.inputs is not None
-        return data.inputs(data.x.double()).cpu()
+        network: Any = self.model.network
+        return network.seen(data.inputs(data.x.double()).cpu(), 1)  # type: ignore[no-any-return]
 
     def _observed(self, data: Dataset) -> Tensor:
         """The values with Gaussian noise, ``[n, T]``: y, or its logarithm; float64."""
@@ -309,15 +311,15 @@ class Recipe(Described):
     def _near(
         self, index: list[Fit], held_out: list[Dataset], observed: Tensor, others: Tensor
     ) -> tuple[list[Fit], Tensor]:
-        """For every network, its neighbours, among rows that were left out; and the log density of every row that was, under
-        the neighbours in other parts. The density of their mixture in equal shares with the `others` is largest in the
-        bandwidths b, c and h, the noise, whose prior is proportional to h^2; h is at least the standard deviation of a uniform distribution as wide as the
-        median distance of neighbouring different y."""
-        means: list[Any] = [fit.guide.mean() for fit in index]  # type: ignore[attr-defined]
+        """For every network, its neighbours, of the rows that were left out; and the log density of these rows, of which the
+        neighbours are those in other parts. Bandwidths b and c and the noise h maximise the density of the mixture in equal
+        shares with the `others`; their prior is proportional to (b c h)^2 up to 1, 2 and 1 standard deviations. h is at
+        least the standard deviation of a uniform distribution as wide as the median distance of neighbouring different y."""
+        means: list[Any] = [member.guide.mean() for member in index]  # type: ignore[attr-defined]
         x, unit = torch.cat([self._x(data) for data in held_out]), self._unit
         m = torch.cat([
-            fit.model.outputs(mean, data.x.to(fit.device))[:, 0].detach().double().cpu()
-            for fit, mean, data in zip(index, means, held_out, strict=True)
+            member.model.outputs(mean, data.x.to(member.device))[:, 0].detach().double().cpu()  # type: ignore[attr-defined]
+            for member, mean, data in zip(index, means, held_out, strict=True)
         ])  # fmt: skip
         y = unit(observed)[:, 0]
         part = torch.arange(len(index)).repeat_interleave(torch.tensor([len(data) for data in held_out]))
@@ -345,19 +347,19 @@ class Recipe(Described):
             torch.einsum("nj,njh->n", weights(rows, b, c), peaks(rows, h[None]))
             for rows in torch.arange(len(y)).split(_TRIED)
         ])  # fmt: skip
-        fits = []
-        for fit, mean in zip(index, means, strict=True):
-            assert isinstance(fit.model, WideAndDeep)
-            likelihood: Any = copy.deepcopy(fit.model.likelihood)
+        near = []
+        for member, mean in zip(index, means, strict=True):
+            of: Any = member.model
+            likelihood = copy.deepcopy(of.likelihood)
             likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
-            layers: Any = fit.model.network.deep.layers  # type: ignore[union-attr]
-            widths_of = [x.shape[1], *(layer.out_features for layer in layers)]
-            model = Neighbours(widths_of, len(known), likelihood=likelihood)
+            layers = [x.shape[1], *(layer.out_features for layer in of.network.deep.layers)]
+            model = Neighbours(layers, len(known), likelihood=likelihood, logs=of.network.logs)
             model.standardize(self.data)
-            state = fit.model.network.state_dict() | {name: fit.model.free[name] for name in fit.model.free} | mean
+            state = of.network.state_dict() | {name: of.free[name] for name in of.free} | mean
             model.set_rows(x[known], m[known], y[known], state, (b, c))
-            fits.append(replace(fit, model=model.to(fit.device).eval(), guide=MeanField(model, 1.0).to(fit.device).eval()))
-        return fits, density.clamp(min=1e-300).log() - unit.scale.log()
+            guide = MeanField(model, 1.0).to(member.device).eval()
+            near.append(replace(member, model=model.to(member.device).eval(), guide=guide))
+        return near, density.clamp(min=1e-300).log() - unit.scale.log()
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
@@ -582,6 +584,38 @@ def _noise(data: Dataset) -> Likelihood:
     return HeteroscedasticGaussian("softplus")
 
 
+def _logs(x: Tensor, zeros: Tensor, y: Tensor) -> dict[int, float]:
+    """Columns of which a logarithm explains y better, and what is subtracted of each before the logarithm is taken.
+
+    A column is tried if its values are not negative and the positive ones range over two powers of ten. Its logarithm is
+    taken if ridge regression on all columns, or on these and the square and the cube of this one, predicts rows that are
+    left out one at a time better by a tenth of a nat. With zeros, the smallest positive value is added before.
+
+    Args:
+        x: ``[N, D]``, standardised; zeros: where 0 is in these units, ``[D]``.
+        y: ``[N, T]``.
+    """
+
+    def error(x: Tensor, column: int) -> float:
+        powers = torch.stack([x[:, column] ** power for power in (2, 3)], 1)
+        wider = torch.cat([x, Standardize.of(powers)(powers)], 1)
+        return min(float(ridge(each, y[:_TRIED]).error.log().mean()) for each in (x, wider))
+
+    found = {}
+    for column in range(x.shape[1] if x.shape[1] <= _MOST_COLUMNS else 0):
+        values = x[:, column] - zeros[column]
+        least = values[values > 0].min() if bool((values > 0).any()) else torch.inf
+        if bool(values.min() < 0) or len(values.unique()) <= _FEWEST or bool(values.max() < _POWERS * least):
+            continue
+        added = max(_LEAST, float(least) if bool((values == 0).any()) else 0.0)
+        logs = (values + added).log()[:_TRIED, None]
+        changed = x[:_TRIED].clone()
+        changed[:, column : column + 1] = Standardize.of(logs)(logs)
+        if error(x[:_TRIED], column) - error(changed, column) > _OF_LOGS:
+            found[column] = float(zeros[column]) - added
+    return found
+
+
 def _recipe(
     data: Dataset,
     likelihood: Likelihood,
@@ -597,7 +631,14 @@ def _recipe(
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
     if not widths:
         raise ValueError("hidden must have at least one layer; got none")
-    first = float(x.square().sum(1).mean().rsqrt())
+    y: Tensor = nn.functional.one_hot(data.y, targets) if isinstance(likelihood, Categorical) else data.y
+    y = y.log() if isinstance(likelihood, HeteroscedasticLogNormal) else y
+    wide = data.inputs(data.x.double()).cpu()
+    logs = _logs(wide, data.inputs(torch.zeros_like(data.x[:1]).double())[0].cpu(), y.double().cpu())
+    columns, zeros = list(logs), torch.tensor([*logs.values()]).double()
+    of_logs = (wide[:, columns] - zeros).log()
+    wide[:, columns] = (of_logs - of_logs.mean(0)) / of_logs.std(0, correction=0)
+    first = float(wide.square().sum(1).mean().rsqrt())
     between = {f"deep.layers.{n}.*": GaussianPrior(math.sqrt(2 / width)) for n, width in enumerate(widths[:-1], 1)}
     models = tuple(
         WideAndDeep(
@@ -606,6 +647,7 @@ def _recipe(
                 "deep.layers.0.*": GaussianPrior(r * first), **between, "*": GaussianPrior(t * math.sqrt(2 / widths[-1]))
             },
             likelihood=copy.deepcopy(likelihood),
+            logs=columns,
         )
         for r, t in scales
     )  # fmt: skip
@@ -614,6 +656,8 @@ def _recipe(
         if skewed:
             model.likelihood.start(data.y)  # of all rows, not of the parts
         model.set_range(x.amin(0), x.amax(0), of_line=skewed)
+        if columns:
+            model.set_logs(zeros, of_logs.mean(0), of_logs.std(0, correction=0))
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
