@@ -64,7 +64,7 @@ from pyrodrop.likelihoods import (
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, Neighbours, WideAndDeep
-from pyrodrop.models.neighbours import weighted
+from pyrodrop.models.neighbours import index_of, weighted
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -97,6 +97,7 @@ _PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the fac
 _KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
 _OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b and c
 _POWERS, _OF_LOGS, _MOST_COLUMNS = 100, 0.1, 100  # range of a column, and nats per row, at which its logarithm is taken
+_PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)  # of logistic regression; each starts from the one before
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 _log = logging.getLogger("pyrodrop")
@@ -209,9 +210,11 @@ class Recipe(Described):
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
         )
-        lines = [self._line(rows) for rows in training] if isinstance(likelihood, HeteroscedasticGaussian) else []
         models = [model for model in self.models for _ in training]
-        if lines:
+        if isinstance(likelihood, Categorical):
+            lines = self._lines_of_labels(training, left_out)
+        else:
+            lines = [self._line(rows) for rows in training]
             pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
             models = [_around(model, line, line.error.square()) for model, line in pairs]
             for model in models if series else ():
@@ -240,6 +243,27 @@ class Recipe(Described):
         """The line through some of the rows, in standardised units."""
         data = self.data.rows(rows[:_MOST_ROWS])
         return ridge(self._x(data), self._unit(self._observed(data)))
+
+    def _lines_of_labels(self, training: list[Tensor], left_out: list[Tensor]) -> list[Line]:
+        """Logistic regressions, with the penalty under which the rows that are left out are most probable."""
+        parts = [[self.data.rows(rows[:_MOST_ROWS]) for rows in of] for of in (training, left_out)]
+        found, classes = [], self.model.network.slopes.shape[1]  # type: ignore[union-attr, index]
+        lines: list[Line | None] = [None] * len(training)
+        for penalty in _PENALTIES:
+            lines = [
+                logistic(self._x(data), data.y.cpu(), classes, penalty, line)
+                for data, line in zip(parts[0], lines, strict=True)
+            ]
+            density = sum(float(d.sum()) for d in self._of_labels(lines, parts[1]))
+            found.append((density, lines))
+        return max(found, key=lambda each: each[0])[1]
+
+    def _of_labels(self, lines: list[Line], held_out: list[Dataset]) -> list[Tensor]:
+        """The log probabilities of labels under the lines."""
+        return [
+            -nn.functional.cross_entropy(line.at(self._x(data)), data.y.cpu(), reduction="none")
+            for line, data in zip(lines, held_out, strict=True)
+        ]
 
     def _x(self, data: Dataset) -> Tensor:
         assert data.inputs is not None
@@ -270,12 +294,16 @@ class Recipe(Described):
         predicted = [
             [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
         ]
-        if not lines:
-            weights, _ = stacked([
-                Component.of_density([p.log_density(data.y) for p, data in zip(each, held_out, strict=True)])
-                for each in predicted
-            ])  # fmt: skip
-            return _joined(groups, weights, runs.failed), 0.0
+        if isinstance(self.model.likelihood, Categorical):
+            logs = [[p.log_density(data.y) for p, data in zip(each, held_out, strict=True)] for each in predicted]
+            components = [Component.of_density(each) for each in [*logs, self._of_labels(lines, held_out)]]
+            weights, _ = stacked(components)
+            near = []
+            if neighbours and members > 1:
+                near, density = self._near(groups, held_out, components, weights)
+                weights, _ = stacked([*components, Component.of_density([density])])
+            groups.append([_alone(fit, line) for fit, line in zip(groups[0], lines, strict=True)])
+            return _joined([*groups, near] if near else groups, weights, runs.failed), 0.0
         unit, observed = self._unit, [self._observed(data) for data in held_out]
         components = [
             Component.of(
@@ -293,9 +321,7 @@ class Recipe(Described):
         weights, factors = stacked(components)
         near = []
         if neighbours and members > 1 and len(unit.scale) == 1:
-            parts = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
-            index = groups[int(weights[: len(groups)].argmax())]
-            near, density = self._near(index, held_out, torch.cat(observed), torch.cat(parts).logsumexp(0))
+            near, density = self._near(groups, held_out, components, weights, factors)
             weights, factors = stacked([*components, Component.of_density([density], 1)])
         for group, factor in zip(groups, factors, strict=False):
             for member in group:
@@ -309,57 +335,81 @@ class Recipe(Described):
         return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
 
     def _near(
-        self, index: list[Fit], held_out: list[Dataset], observed: Tensor, others: Tensor
-    ) -> tuple[list[Fit], Tensor]:
-        """For every network, its neighbours, of the rows that were left out; and the log density of these rows, of which the
-        neighbours are those in other parts. Bandwidths b and c and the noise h maximise the density of the mixture in equal
-        shares with the `others`; their prior is proportional to (b c h)^2 up to 1, 2 and 1 standard deviations. h is at
-        least the standard deviation of a uniform distribution as wide as the median distance of neighbouring different y."""
-        means: list[Any] = [member.guide.mean() for member in index]  # type: ignore[attr-defined]
-        x, unit = torch.cat([self._x(data) for data in held_out]), self._unit
-        m = torch.cat([
-            member.model.outputs(mean, data.x.to(member.device))[:, 0].detach().double().cpu()  # type: ignore[attr-defined]
-            for member, mean, data in zip(index, means, held_out, strict=True)
-        ])  # fmt: skip
-        y = unit(observed)[:, 0]
-        part = torch.arange(len(index)).repeat_interleave(torch.tensor([len(data) for data in held_out]))
-        known = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[:_KNOWN]
-        gaps = y.unique().diff()
-        least = max(1e-6, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
-        widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
+        self, groups: list[list[Fit]], held_out: list[Dataset], components: list[Component], weights: Tensor,
+        factors: Tensor | None = None,
+    ) -> tuple[list[Fit], Tensor]:  # fmt: skip
+        """For every part, neighbours among the rows that were left out, whose index is the network with the largest weight;
+        and the log density of these rows, of which the neighbours are those in other parts.
 
-        def weights(rows: Tensor, b: float, c: float) -> Tensor:
+        Bandwidths b and c and the noise h maximise the density of the mixture in equal shares with the other components;
+        their prior is proportional to (b c h)^2 up to 1, 2 and 1 standard deviations. h is at least the standard deviation
+        of a uniform distribution as wide as the median distance of neighbouring different y. Of labels, h is the share of
+        rows with a label at random.
+        """  # fmt: skip
+        labels = factors is None
+        index = groups[int(weights[: len(groups)].argmax())]
+        means: list[Any] = [member.guide.mean() for member in index]  # type: ignore[attr-defined]
+        x = torch.cat([self._x(data) for data in held_out])
+        m = torch.cat([
+            index_of(member.model.outputs(mean, data.x.to(member.device)), labels)  # type: ignore[attr-defined]
+            for member, mean, data in zip(index, means, held_out, strict=True)
+        ]).detach().double().cpu()  # fmt: skip
+        part = torch.arange(len(index)).repeat_interleave(torch.tensor([len(data) for data in held_out]))
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+        known, tried, found = order[:_KNOWN], order[:_TRIED], []
+        if labels:
+            y, scale, classes = (
+                torch.cat([data.y for data in held_out]).cpu(),
+                1.0,
+                index[0].model.network.slopes.shape[1],
+            )
+            widths = torch.logspace(-3, 0, 16).double()
+        else:
+            y, scale = self._unit(torch.cat([self._observed(data) for data in held_out]))[:, 0], float(self._unit.scale)
+            gaps = y.unique().diff()
+            least = max(_LEAST, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
+            widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
+            known = known[y[known].argsort()]
+
+        def shares(rows: Tensor, b: float, c: float) -> Tensor:
             return weighted(m[rows], x[rows], m[known], x[known], b, c, part[rows, None] != part[known])
 
         def peaks(rows: Tensor, h: Tensor) -> Tensor:
+            if labels:
+                return h / classes + (1 - h) * (y[rows, None] == y[known])[..., None]
             z = (y[rows, None] - y[known])[..., None] / h
             return (z.square() / -2).exp() / (h * math.sqrt(2 * math.pi))
 
-        tried, found = known[:_TRIED], []
-        at_tried, share = peaks(tried, widths).float(), (others + unit.scale.log())[tried, None].exp().clamp(min=1e-300)
+        of = [1.0] * len(components) if factors is None else factors
+        others = torch.cat([c.density(a) + w.log() for c, a, w in zip(components, of, weights, strict=True)])
+        at_tried = peaks(tried, widths).float()
+        others = (others.logsumexp(0)[tried, None].exp() * scale).clamp(min=1e-300)
         for b in _OF_INDEX:
             for c in _OF_X:
-                gained = (share + torch.einsum("nj,njh->nh", weights(tried, b, c).float(), at_tried)).log().sum(0)
+                gained = (others + torch.einsum("nj,njh->nh", shares(tried, b, c).float(), at_tried)).log().sum(0)
                 gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
                 found.append((float(gained.max()), b, c, widths[gained.argmax()]))
         _, b, c, h = max(found, key=lambda each: each[0])
         density = torch.cat([
-            torch.einsum("nj,njh->n", weights(rows, b, c), peaks(rows, h[None]))
-            for rows in torch.arange(len(y)).split(_TRIED)
+            torch.einsum("nj,njh->n", shares(rows, b, c), peaks(rows, h[None]))
+            for rows in torch.arange(len(x)).split(_TRIED)
         ])  # fmt: skip
         near = []
         for member, mean in zip(index, means, strict=True):
             of: Any = member.model
-            likelihood = copy.deepcopy(of.likelihood)
-            likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
+            likelihood, f = copy.deepcopy(of.likelihood), torch.stack([y[known], torch.zeros(len(known))], 1)
+            if labels:
+                f = (h / classes + (1 - h) * nn.functional.one_hot(y[known], classes)).log()
+            else:
+                likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
             layers = [x.shape[1], *(layer.out_features for layer in of.network.deep.layers)]
             model = Neighbours(layers, len(known), likelihood=likelihood, logs=of.network.logs)
             model.standardize(self.data)
             state = of.network.state_dict() | {name: of.free[name] for name in of.free} | mean
-            model.set_rows(x[known], m[known], y[known], state, (b, c))
+            model.set_rows(x[known], m[known], f, state, (b, c))
             guide = MeanField(model, 1.0).to(member.device).eval()
             near.append(replace(member, model=model.to(member.device).eval(), guide=guide))
-        return near, density.clamp(min=1e-300).log() - unit.scale.log()
+        return near, density.clamp(min=1e-300).log() - math.log(scale)
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
@@ -652,10 +702,9 @@ def _recipe(
         for r, t in scales
     )  # fmt: skip
     for model in models:
-        skewed = isinstance(likelihood, HeteroscedasticLogNormal)
-        if skewed:
-            model.likelihood.start(data.y)  # of all rows, not of the parts
-        model.set_range(x.amin(0), x.amax(0), of_line=skewed)
+        bounded = isinstance(likelihood, HeteroscedasticLogNormal | Categorical)
+        model.likelihood.start(data.y)  # of all rows, not of the parts
+        model.set_range(x.amin(0), x.amax(0), of_line=bounded)
         if columns:
             model.set_logs(zeros, of_logs.mean(0), of_logs.std(0, correction=0))
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
@@ -733,10 +782,13 @@ def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) ->
     return model
 
 
-def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
+def _alone(fit: Fit, line: Line, factor: Tensor | None = None) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
-    return replace(fit, model=_around(model, line, line.error.square() * factor, alone=True), guide=guide)
+    if factor is not None:
+        return replace(fit, model=_around(model, line, line.error.square() * factor, alone=True), guide=guide)
+    model.set_line(line.slopes, line.intercept, line.error, alone=True)  # type: ignore[attr-defined]
+    return replace(fit, model=model, guide=guide)
 
 
 def _widen(fit: Fit, factor: Tensor) -> None:
@@ -775,6 +827,30 @@ def ridge(x: Tensor, y: Tensor) -> Line:
     error, best = errors.min(0)
     slopes = v.T @ (shares[best].T / d.clamp(min=1e-300)[:, None] * along)
     return Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
+
+
+def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float, start: Line | None = None) -> Line:
+    """Multinomial logistic regression, by the method of L-BFGS from another line.
+
+    sum_n ln p(y_n) - penalty / 2 |B|^2        is largest in the slopes B and the intercept
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        x, weights = x.clone(), torch.zeros(1 + x.shape[1], classes, dtype=x.dtype)
+        if start is not None:
+            weights.copy_(torch.cat([start.intercept[None], start.slopes]))
+        weights.requires_grad_()
+        search = torch.optim.LBFGS([weights], max_iter=_ROUNDS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            search.zero_grad()
+            loss = nn.functional.cross_entropy(x @ weights[1:] + weights[0], labels)
+            loss = loss + penalty / (2 * len(x)) * weights[1:].square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        search.step(loss)  # type: ignore[no-untyped-call]
+    found = weights.detach()
+    return Line(found[1:], found[0], torch.ones_like(found[0]))
 
 
 class Component(NamedTuple):
