@@ -30,7 +30,7 @@ class WideAndDeep(NetworkModel):
     Args:
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
-        logs: columns of x of which line and network have the logarithm; see `set_logs`.
+        logs: columns of x of which line and network have logarithms, where the box is above o.
 
     Until `set_line` is called, the line is 0 and s is 1; until `set_range` is called, the box is unbounded. If the
     likelihood needs more outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, `set_line` sets line and
@@ -73,23 +73,20 @@ class WideAndDeep(NetworkModel):
             )
 
     @torch.no_grad()
-    def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False) -> None:
+    def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False, of_logs: Tensor | None = None) -> None:
         """Set the box, such as the range of the training data, beyond which the network is constant in x.
 
         Args:
             low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
             of_line: whether the line is also constant beyond the box; if False, it is not changed.
+            of_logs: o, m and d of the columns `logs`, ``[3, len(logs)]``.
         """
         network: WideNetwork = self.network  # type: ignore[assignment]
         for ends, values in ((network.low, low), (network.high, high)):
             for row in range(1 + of_line):
                 ends[row].copy_(values)
-
-    @torch.no_grad()
-    def set_logs(self, zeros: Tensor, loc: Tensor, scale: Tensor) -> None:
-        """Set o, m and d of the columns `logs`, ``[len(logs)]`` each; the box has to be above o."""
-        network: WideNetwork = self.network  # type: ignore[assignment]
-        network.of_logs.copy_(torch.stack([zeros, loc, scale]))
+        if of_logs is not None:
+            network.of_logs.copy_(of_logs)
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ from pyrodrop.likelihoods import (
 )
 from pyrodrop.likelihoods.classes import number_of_classes
 from pyrodrop.models import MLP, Neighbours, WideAndDeep
-from pyrodrop.models.neighbours import index_of, weighted
+from pyrodrop.models.neighbours import closeness, index_of
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -97,7 +98,7 @@ _PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the fac
 _KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
 _OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b and c
 _POWERS, _OF_LOGS, _MOST_COLUMNS = 100, 0.1, 100  # range of a column, and nats per row, at which its logarithm is taken
-_PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)  # of logistic regression; each starts from the one before
+_PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)  # of logistic regression
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 _log = logging.getLogger("pyrodrop")
@@ -206,17 +207,14 @@ class Recipe(Described):
         self, settings: dict[str, Any], members: int, groups: Any, neighbours: bool, *, series: bool = False
     ) -> tuple[Replicates, float]:
         """The mixture, and by how much residuals of neighbouring rows are related; 0 for class labels."""
-        likelihood = self.model.likelihood
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
         )
+        labels = isinstance(self.model.likelihood, Categorical)
+        lines = self._lines_of_labels(training, left_out) if labels else [self._line(rows) for rows in training]
         models = [model for model in self.models for _ in training]
-        if isinstance(likelihood, Categorical):
-            lines = self._lines_of_labels(training, left_out)
-        else:
-            lines = [self._line(rows) for rows in training]
-            pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
-            models = [_around(model, line, line.error.square()) for model, line in pairs]
+        if not labels:
+            models = [_around(copy.deepcopy(model), line) for model in self.models for line in lines]
             for model in models if series else ():
                 model.network.low[1], model.network.high[1] = -torch.inf, torch.inf  # type: ignore[index, operator]
         with collected() as messages:
@@ -245,25 +243,21 @@ class Recipe(Described):
         return ridge(self._x(data), self._unit(self._observed(data)))
 
     def _lines_of_labels(self, training: list[Tensor], left_out: list[Tensor]) -> list[Line]:
-        """Logistic regressions, with the penalty under which the rows that are left out are most probable."""
-        parts = [[self.data.rows(rows[:_MOST_ROWS]) for rows in of] for of in (training, left_out)]
-        found, classes = [], self.model.network.slopes.shape[1]  # type: ignore[union-attr, index]
-        lines: list[Line | None] = [None] * len(training)
-        for penalty in _PENALTIES:
-            lines = [
-                logistic(self._x(data), data.y.cpu(), classes, penalty, line)
-                for data, line in zip(parts[0], lines, strict=True)
-            ]
-            density = sum(float(d.sum()) for d in self._of_labels(lines, parts[1]))
-            found.append((density, lines))
-        return max(found, key=lambda each: each[0])[1]
+        """Logistic regressions, with the penalty under which labels of the rows that are left out are most probable."""
+
+        network: Any = self.model.network
+
+        def at(penalty: float) -> list[Line]:
+            parts = [self.data.rows(rows[:_MOST_ROWS]) for rows in training]
+            return [logistic(self._x(data), data.y.cpu(), len(network.intercept), penalty) for data in parts]
+
+        held_out = [self.data.rows(rows) for rows in left_out]
+        return max(map(at, _PENALTIES), key=lambda lines: float(torch.cat(self._of_labels(lines, held_out)).sum()))
 
     def _of_labels(self, lines: list[Line], held_out: list[Dataset]) -> list[Tensor]:
         """The log probabilities of labels under the lines."""
-        return [
-            -nn.functional.cross_entropy(line.at(self._x(data)), data.y.cpu(), reduction="none")
-            for line, data in zip(lines, held_out, strict=True)
-        ]
+        of_lines = [(line.at(self._x(data)), data.y.cpu()) for line, data in zip(lines, held_out, strict=True)]
+        return [-nn.functional.cross_entropy(logits, y, reduction="none") for logits, y in of_lines]
 
     def _x(self, data: Dataset) -> Tensor:
         assert data.inputs is not None
@@ -294,85 +288,68 @@ class Recipe(Described):
         predicted = [
             [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
         ]
-        if isinstance(self.model.likelihood, Categorical):
+        labels = isinstance(self.model.likelihood, Categorical)
+        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
+        if labels:
             logs = [[p.log_density(data.y) for p, data in zip(each, held_out, strict=True)] for each in predicted]
-            components = [Component.of_density(each) for each in [*logs, self._of_labels(lines, held_out)]]
-            weights, _ = stacked(components)
-            near = []
-            if neighbours and members > 1:
-                near, density = self._near(groups, held_out, components, weights)
-                weights, _ = stacked([*components, Component.of_density([density])])
-            groups.append([_alone(fit, line) for fit, line in zip(groups[0], lines, strict=True)])
-            return _joined([*groups, near] if near else groups, weights, runs.failed), 0.0
-        unit, observed = self._unit, [self._observed(data) for data in held_out]
-        components = [
-            Component.of(
-                [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each], observed
+            components = [Component.of_density(each) for each in (*logs, self._of_labels(lines, held_out))]
+        else:
+            unit, observed = self._unit, [self._observed(data) for data in held_out]
+            scale, at = (
+                unit.scale.square(),
+                [unit.inverse(line.at(self._x(data)))[None] for line, data in zip(lines, held_out, strict=True)],
             )
-            for each in predicted
-        ]
-        scale = unit.scale.square()
-        of_lines = [
-            (unit.inverse(line.at(self._x(data)))[None], (line.error.square() * scale).expand(1, *y.shape))
-            for line, data, y in zip(lines, held_out, observed, strict=True)
-        ]
-        of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
-        components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
+            normals = [
+                [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each]
+                for each in predicted
+            ]
+            normals += [
+                [(loc, (line.error.square() * scale).expand(loc.shape)) for loc, line in zip(at, each, strict=True)]
+                for each in (lines, wide)
+            ]
+            components = [Component.of(each, observed) for each in normals]
         weights, factors = stacked(components)
         near = []
-        if neighbours and members > 1 and len(unit.scale) == 1:
+        if neighbours and members > 1 and self.data.y[0].numel() == 1:
             near, density = self._near(groups, held_out, components, weights, factors)
-            weights, factors = stacked([*components, Component.of_density([density], 1)])
-        for group, factor in zip(groups, factors, strict=False):
+            weights, factors = stacked([*components, Component.of_density([density], factors.shape[1])])
+        for group, factor in zip(groups, [] if labels else factors, strict=False):
             for member in group:
                 _widen(member, factor)
-        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
-            for each, factor in zip((lines, wide), factors[len(groups) :], strict=False)
+            for each, factor in zip([lines] if labels else [lines, wide], factors[len(groups) :], strict=False)
         ]
         groups += [near] if near else []
         return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
 
     def _near(
         self, groups: list[list[Fit]], held_out: list[Dataset], components: list[Component], weights: Tensor,
-        factors: Tensor | None = None,
+        factors: Tensor,
     ) -> tuple[list[Fit], Tensor]:  # fmt: skip
         """For every part, neighbours among the rows that were left out, whose index is the network with the largest weight;
         and the log density of these rows, of which the neighbours are those in other parts.
 
         Bandwidths b and c and the noise h maximise the density of the mixture in equal shares with the other components;
         their prior is proportional to (b c h)^2 up to 1, 2 and 1 standard deviations. h is at least the standard deviation
-        of a uniform distribution as wide as the median distance of neighbouring different y. Of labels, h is the share of
-        rows with a label at random.
-        """  # fmt: skip
-        labels = factors is None
-        index = groups[int(weights[: len(groups)].argmax())]
-        means: list[Any] = [member.guide.mean() for member in index]  # type: ignore[attr-defined]
-        x = torch.cat([self._x(data) for data in held_out])
-        m = torch.cat([
-            index_of(member.model.outputs(mean, data.x.to(member.device)), labels)  # type: ignore[attr-defined]
-            for member, mean, data in zip(index, means, held_out, strict=True)
-        ]).detach().double().cpu()  # fmt: skip
-        part = torch.arange(len(index)).repeat_interleave(torch.tensor([len(data) for data in held_out]))
+        of a uniform distribution as wide as the median distance of neighbouring different y. Of labels, h is the
+        probability of a label at random.
+        """
+        labels, index = isinstance(self.model.likelihood, Categorical), groups[int(weights[: len(groups)].argmax())]
+        each: list[Any] = [(member.model, member.guide.mean(), member.device) for member in index]  # type: ignore[attr-defined]
+        ms = [of.outputs(mean, d.x.to(device)) for (of, mean, device), d in zip(each, held_out, strict=True)]
+        m, x = index_of(torch.cat(ms).detach().double().cpu(), labels), torch.cat([self._x(d) for d in held_out])
+        classes, part = len(each[0][0].network.intercept), torch.arange(len(index))
+        part = part.repeat_interleave(torch.tensor([len(data) for data in held_out]))
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-        known, tried, found = order[:_KNOWN], order[:_TRIED], []
+        known, tried, scale = order[:_KNOWN], order[:_TRIED], 1.0
         if labels:
-            y, scale, classes = (
-                torch.cat([data.y for data in held_out]).cpu(),
-                1.0,
-                index[0].model.network.slopes.shape[1],
-            )
-            widths = torch.logspace(-3, 0, 16).double()
+            y, least = torch.cat([data.y for data in held_out]).cpu(), 1e-3
         else:
             y, scale = self._unit(torch.cat([self._observed(data) for data in held_out]))[:, 0], float(self._unit.scale)
-            gaps = y.unique().diff()
+            known, gaps = known[y[known].argsort()], y.unique().diff()
             least = max(_LEAST, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
-            widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
-            known = known[y[known].argsort()]
-
-        def shares(rows: Tensor, b: float, c: float) -> Tensor:
-            return weighted(m[rows], x[rows], m[known], x[known], b, c, part[rows, None] != part[known])
+        widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
 
         def peaks(rows: Tensor, h: Tensor) -> Tensor:
             if labels:
@@ -380,40 +357,42 @@ class Recipe(Described):
             z = (y[rows, None] - y[known])[..., None] / h
             return (z.square() / -2).exp() / (h * math.sqrt(2 * math.pi))
 
-        of = [1.0] * len(components) if factors is None else factors
-        others = torch.cat([c.density(a) + w.log() for c, a, w in zip(components, of, weights, strict=True)])
-        at_tried = peaks(tried, widths).float()
-        others = (others.logsumexp(0)[tried, None].exp() * scale).clamp(min=1e-300)
-        for b in _OF_INDEX:
-            for c in _OF_X:
-                gained = (others + torch.einsum("nj,njh->nh", shares(tried, b, c).float(), at_tried)).log().sum(0)
-                gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
-                found.append((float(gained.max()), b, c, widths[gained.argmax()]))
+        def density(rows: Tensor, b: float, c: float, at: Tensor) -> Tensor:
+            logs = closeness(m[rows], x[rows], m[known], x[known], b, c)
+            shares = logs.masked_fill(part[rows, None] == part[known], -torch.inf).softmax(-1)
+            return torch.einsum("nj,njh->nh", shares.to(at), at)
+
+        of_others = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+        others = (torch.cat(of_others).logsumexp(0)[tried, None].exp() * scale).clamp(min=1e-300)
+        at, found = peaks(tried, widths).float(), []
+        for b, c in itertools.product(_OF_INDEX, _OF_X):
+            gained = (others + density(tried, b, c, at)).log().sum(0)
+            gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
+            found.append((float(gained.max()), b, c, widths[gained.argmax()]))
         _, b, c, h = max(found, key=lambda each: each[0])
-        density = torch.cat([
-            torch.einsum("nj,njh->n", shares(rows, b, c), peaks(rows, h[None]))
-            for rows in torch.arange(len(x)).split(_TRIED)
-        ])  # fmt: skip
+        blocks = torch.arange(len(x)).split(_TRIED)
+        densities = torch.cat([density(rows, b, c, peaks(rows, h[None]))[:, 0] for rows in blocks])
+
+        f = torch.stack([y[known], torch.zeros(len(known))], 1)
+        if labels:
+            f = (h / classes + (1 - h) * nn.functional.one_hot(y[known], classes)).log()
         near = []
-        for member, mean in zip(index, means, strict=True):
-            of: Any = member.model
-            likelihood, f = copy.deepcopy(of.likelihood), torch.stack([y[known], torch.zeros(len(known))], 1)
-            if labels:
-                f = (h / classes + (1 - h) * nn.functional.one_hot(y[known], classes)).log()
-            else:
+        for member, (of, mean, device) in zip(index, each, strict=True):
+            likelihood: Any = copy.deepcopy(of.likelihood)
+            if not labels:
                 likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
-            layers = [x.shape[1], *(layer.out_features for layer in of.network.deep.layers)]
-            model = Neighbours(layers, len(known), likelihood=likelihood, logs=of.network.logs)
+            widths_of = [x.shape[1], *(layer.out_features for layer in of.network.deep.layers)]
+            model = Neighbours(widths_of, len(known), likelihood=likelihood, logs=of.network.logs)
             model.standardize(self.data)
             state = of.network.state_dict() | {name: of.free[name] for name in of.free} | mean
-            model.set_rows(x[known], m[known], f, state, (b, c))
-            guide = MeanField(model, 1.0).to(member.device).eval()
-            near.append(replace(member, model=model.to(member.device).eval(), guide=guide))
-        return near, density.clamp(min=1e-300).log() - math.log(scale)
+            model.set_rows(state, x=x[known], m=m[known], f=f, near=torch.tensor([b, c]))
+            guide = MeanField(model, 1.0).to(device).eval()
+            near.append(replace(member, model=model.to(device).eval(), guide=guide))
+        return near, densities.clamp(min=1e-300).log() - math.log(scale)
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
-        if len(self.data) < 3 * _FEWEST:
+        if len(self.data) < 3 * _FEWEST or isinstance(self.model.likelihood, Categorical):
             return 0.0
         means = [torch.cat([p.mean.double().cpu() for p in each]) for each in predicted]
         shares = weights[: len(means)] / weights[: len(means)].sum()
@@ -687,7 +666,9 @@ def _recipe(
     logs = _logs(wide, data.inputs(torch.zeros_like(data.x[:1]).double())[0].cpu(), y.double().cpu())
     columns, zeros = list(logs), torch.tensor([*logs.values()]).double()
     of_logs = (wide[:, columns] - zeros).log()
-    wide[:, columns] = (of_logs - of_logs.mean(0)) / of_logs.std(0, correction=0)
+    loc = of_logs.mean(0)
+    spread = (of_logs - loc).square().mean(0).sqrt()
+    wide[:, columns] = (of_logs - loc) / spread
     first = float(wide.square().sum(1).mean().rsqrt())
     between = {f"deep.layers.{n}.*": GaussianPrior(math.sqrt(2 / width)) for n, width in enumerate(widths[:-1], 1)}
     models = tuple(
@@ -704,9 +685,9 @@ def _recipe(
     for model in models:
         bounded = isinstance(likelihood, HeteroscedasticLogNormal | Categorical)
         model.likelihood.start(data.y)  # of all rows, not of the parts
-        model.set_range(x.amin(0), x.amax(0), of_line=bounded)
-        if columns:
-            model.set_logs(zeros, of_logs.mean(0), of_logs.std(0, correction=0))
+        model.set_range(
+            x.amin(0), x.amax(0), of_line=bounded, of_logs=torch.stack([zeros, loc, spread]) if columns else None
+        )
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
@@ -772,23 +753,22 @@ def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, 
     return Replicates(fits, failed, each)
 
 
-def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) -> WideAndDeep:
-    """The model, changed in place, around a line, or as the line alone. The noise starts at this variance at outputs of 0,
-    or stays there without the network; the variance is in standardised units."""
+def _around(model: Any, line: Line, factor: Tensor | float = 1.0, *, alone: bool = False) -> WideAndDeep:
+    """The model, changed in place, around a line, or as the line alone. In a regression the variance of the noise at outputs
+    of 0 starts at that of the line, or stays there without the network, times the factor."""
     assert isinstance(model, WideAndDeep)
     model.set_line(line.slopes, line.intercept, line.error, alone=alone)
     likelihood: Any = model.likelihood
-    likelihood.factor = (variance / (likelihood.variance_at_zero if alone else 1.0)).to(likelihood.factor)
+    if not isinstance(likelihood, Categorical):
+        variance = line.error.square() * factor / (likelihood.variance_at_zero if alone else 1.0)
+        likelihood.factor = variance.to(likelihood.factor)
     return model
 
 
-def _alone(fit: Fit, line: Line, factor: Tensor | None = None) -> Fit:
+def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
-    if factor is not None:
-        return replace(fit, model=_around(model, line, line.error.square() * factor, alone=True), guide=guide)
-    model.set_line(line.slopes, line.intercept, line.error, alone=True)  # type: ignore[attr-defined]
-    return replace(fit, model=model, guide=guide)
+    return replace(fit, model=_around(model, line, factor, alone=True), guide=guide)
 
 
 def _widen(fit: Fit, factor: Tensor) -> None:
@@ -829,28 +809,22 @@ def ridge(x: Tensor, y: Tensor) -> Line:
     return Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
 
 
-def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float, start: Line | None = None) -> Line:
-    """Multinomial logistic regression, by the method of L-BFGS from another line.
-
-    sum_n ln p(y_n) - penalty / 2 |B|^2        is largest in the slopes B and the intercept
-    """
+def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float) -> Line:
+    """Multinomial logistic regression: sum_n ln p(y_n) - penalty / 2 |B|^2 is largest in the slopes B and the intercept."""
     with torch.inference_mode(False), torch.enable_grad():
-        x, weights = x.clone(), torch.zeros(1 + x.shape[1], classes, dtype=x.dtype)
-        if start is not None:
-            weights.copy_(torch.cat([start.intercept[None], start.slopes]))
-        weights.requires_grad_()
-        search = torch.optim.LBFGS([weights], max_iter=_ROUNDS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+        x, found = x.clone(), torch.zeros(1 + x.shape[1], classes, dtype=x.dtype, requires_grad=True)
+        search = torch.optim.LBFGS([found], max_iter=_ROUNDS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             search.zero_grad()
-            loss = nn.functional.cross_entropy(x @ weights[1:] + weights[0], labels)
-            loss = loss + penalty / (2 * len(x)) * weights[1:].square().sum()
+            loss = nn.functional.cross_entropy(x @ found[1:] + found[0], labels)
+            loss = loss + penalty / (2 * len(x)) * found[1:].square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
             return loss
 
         search.step(loss)  # type: ignore[no-untyped-call]
-    found = weights.detach()
-    return Line(found[1:], found[0], torch.ones_like(found[0]))
+    intercept, slopes = found.detach()[0], found.detach()[1:]
+    return Line(slopes, intercept, torch.ones_like(intercept))
 
 
 class Component(NamedTuple):
