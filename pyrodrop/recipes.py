@@ -244,15 +244,11 @@ class Recipe(Described):
 
     def _lines_of_labels(self, training: list[Tensor], left_out: list[Tensor]) -> list[Line]:
         """Logistic regressions, with the penalty under which labels of the rows that are left out are most probable."""
-
         network: Any = self.model.network
-
-        def at(penalty: float) -> list[Line]:
-            parts = [self.data.rows(rows[:_MOST_ROWS]) for rows in training]
-            return [logistic(self._x(data), data.y.cpu(), len(network.intercept), penalty) for data in parts]
-
-        held_out = [self.data.rows(rows) for rows in left_out]
-        return max(map(at, _PENALTIES), key=lambda lines: float(torch.cat(self._of_labels(lines, held_out)).sum()))
+        parts, held_out = ([self.data.rows(rows[:_MOST_ROWS]) for rows in each] for each in (training, left_out))
+        of_parts = [(self._x(data), data.y.cpu(), len(network.intercept)) for data in parts]
+        lines = [[logistic(*part, penalty) for part in of_parts] for penalty in _PENALTIES]
+        return max(lines, key=lambda each: float(torch.cat(self._of_labels(each, held_out)).sum()))
 
     def _of_labels(self, lines: list[Line], held_out: list[Dataset]) -> list[Tensor]:
         """The log probabilities of labels under the lines."""
@@ -280,8 +276,8 @@ class Recipe(Described):
     def _mixed(
         self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool
     ) -> tuple[Replicates, float]:
-        """The networks with their weights in the mixture; in a regression also the line, with two sizes of noise, and the
-        neighbours. And the relation of neighbouring residuals."""
+        """The networks, the line, in a regression with two sizes of noise, and the neighbours with their weights in the
+        mixture. And the relation of neighbouring residuals."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
@@ -295,19 +291,13 @@ class Recipe(Described):
             components = [Component.of_density(each) for each in (*logs, self._of_labels(lines, held_out))]
         else:
             unit, observed = self._unit, [self._observed(data) for data in held_out]
-            scale, at = (
-                unit.scale.square(),
-                [unit.inverse(line.at(self._x(data)))[None] for line, data in zip(lines, held_out, strict=True)],
-            )
-            normals = [
-                [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each]
-                for each in predicted
-            ]
-            normals += [
-                [(loc, (line.error.square() * scale).expand(loc.shape)) for loc, line in zip(at, each, strict=True)]
-                for each in (lines, wide)
-            ]
-            components = [Component.of(each, observed) for each in normals]
+            of_y = [[p.distribution.base_dist for p in each] for each in predicted]
+            components = [Component.of([(d.loc, d.scale.square()) for d in each], observed) for each in of_y]
+            at = [unit.inverse(line.at(self._x(data)))[None] for line, data in zip(lines, held_out, strict=True)]
+            for each in (lines, wide):
+                variances = [(line.error * unit.scale).square() for line in each]
+                normals = [(loc, v.expand(loc.shape)) for loc, v in zip(at, variances, strict=True)]
+                components.append(Component.of(normals, observed))
         weights, factors = stacked(components)
         near = []
         if neighbours and members > 1 and self.data.y[0].numel() == 1:
