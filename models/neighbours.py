@@ -11,6 +11,7 @@ Rosenblatt (1969), Conditional Probability Density and Regression Estimators, wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -65,7 +66,7 @@ class _Network(nn.Module):
             )
         m = index_of(self.index(x), self.labels)
         near = closeness(m, self.index.seen(x), self.m, self.x, *self.near)  # type: ignore[arg-type, misc]
-        place = (near.softmax(-1).cumsum(-1) < torch.special.ndtr(self.level[0])).sum(-1)
+        place = (near.softmax(-1).cumsum(-1) < (1 + torch.erf(self.level[0] / math.sqrt(2))) / 2).sum(-1)
         f: Tensor = self.f  # type: ignore[assignment]
         return f[place.clamp(max=len(f) - 1)]
 
