@@ -299,7 +299,7 @@ class Recipe(Described):
                 normals = [(loc, v.expand(loc.shape)) for loc, v in zip(at, variances, strict=True)]
                 components.append(Component.of(normals, observed))
         weights, factors = stacked(components)
-        near = []
+        near: list[Fit] = []
         if neighbours and members > 1 and self.data.y[0].numel() == 1:
             near, density = self._near(groups, held_out, components, weights, factors)
             weights, factors = stacked([*components, Component.of_density([density], factors.shape[1])])
