@@ -10,6 +10,7 @@ They are fitted to at most 2,000 training rows (GP: 500). Unless x is a table of
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,19 +25,29 @@ from pyrodrop import metrics
 from pyrodrop.analysis.comparison.khat import LIMIT
 from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
-from pyrodrop.data import Data, Dataset, Split
+from pyrodrop.arrays import is_frame
+from pyrodrop.changes import evaluating
+from pyrodrop.checks import Inputs, mapped
+from pyrodrop.data import Dataset, Split
 from pyrodrop.guides import ExactLastLayer
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
-from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT
+from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT, per_row
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.reading.reading import Reading
+from pyrodrop.recipes import ridge
+from pyrodrop.scaling import Standardize
 from pyrodrop.threads import exclusive
 from pyrodrop.training.reasons import reason
+from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.result import Fit, rows_of
 
 _MOST, _GP_ROWS, _DRAWS, _KHAT_DRAWS, _KHAT_ROWS = 2000, 500, 300, 200, 10_000
 _FEWEST = 10  # rows to learn from and to be judged on
-_BETTER = 0.1  # nats per row by which another predictor must be better to be recommended
+_BETTER, _LITTLE = (
+    0.1,
+    0.01,
+)  # nats per row by which another predictor, or evaluation mode, must be better to be advised
 _REAL, _CLASSES = ("log_density", "rmse", "coverage_95"), ("log_density", "accuracy", "ece")
 _LEVELS = (0.85, 0.99)  # of the share of rows in 95 % intervals
 
@@ -69,43 +80,93 @@ class Report:
 
 
 @exclusive()
-def report(fit: Fit, held_out: Data | Split | None, seed: int) -> Report:
+def report(fit: Fit | Replicates, held_out: Any, seed: int) -> Report:
     """The report that `Fit.report` returns; its docstring describes the arguments."""
-    train = rows_of(fit, "report")
-    if train is None:
-        raise ValueError("report needs the training data, which a loaded fit, or one that read them, does not have")
-    likelihood = getattr(fit.model, "likelihood", None)
-    labels = isinstance(likelihood, Categorical) and train.y.dim() == 1
+    train = fit.data if isinstance(fit, Replicates) else rows_of(fit, "report")
+    if isinstance(fit, Reading) and isinstance(held_out, Split):
+        train = held_out.train
+    if train is None and (not isinstance(fit, Reading) or held_out is None):
+        raise ValueError(
+            "report needs the training data, which a loaded fit, or one that read them, does not have, nor have replicates "
+            "without a recipe; a reading takes rows, report((x, y))"
+        )
+    learn: Dataset | None = train
+    if held_out is None and train is not None:
+        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+        learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
+    elif train is not None and is_frame(held_out):
+        judge = train.like(held_out)
+    else:
+        judge = Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
+    likelihood = getattr(fit.fits[0].model if isinstance(fit, Replicates) else fit.model, "likelihood", None)
+    labels = isinstance(likelihood, Categorical) and judge.y.dim() == 1
     if not labels and not isinstance(likelihood, Gaussian | HeteroscedasticGaussian | StudentT):
         name = "no likelihood" if likelihood is None else likelihood.describe()
         raise TypeError(
             f"report needs real y with Gaussian or Student's t noise, or one class label per row; got {name}"
         )
-    if held_out is None:
-        order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-        learn, judge = train.rows(order[len(train) // 5 :]), train.rows(order[: len(train) // 5])
-    else:
-        learn, judge = train, Dataset.of(held_out.test if isinstance(held_out, Split) else held_out)
-    if min(len(learn), len(judge)) < _FEWEST:
-        raise ValueError(
-            f"report needs at least {_FEWEST} rows to learn from and as many to be judged on; got {len(learn)} and "
-            f"{len(judge)}"
-        )
-    learn = learn.rows(torch.linspace(0, len(learn) - 1, min(len(learn), _MOST)).long())
+    sizes = [len(rows) for rows in (learn, judge) if rows is not None]
+    if min(sizes) < _FEWEST:
+        got = " and ".join(map(str, sizes))
+        raise ValueError(f"report needs at least {_FEWEST} rows to learn from and as many to be judged on; got {got}")
     of = _of_labels if labels else _of_numbers
     predicted = fit.predict(judge.x, _DRAWS, seed=seed)
-    scores = {"the fit": of(predicted, judge.y)}
-    scores |= {name: of(each, judge.y) for name, each in _beside(learn, judge, labels, seed)}
-    facts = {"rows": f"{len(judge)} held out, {len(learn)} of the training data for the others"}
+    scores, facts, advice = {"the fit": of(predicted, judge.y)}, {"rows": f"{len(judge)} held out"}, list[str]()
+    if isinstance(fit, Reading):
+        without = _without_masks(fit, judge.x)
+        scores["in evaluation mode"] = of(without, judge.y)
+        advice += _of_masks(predicted.log_density(judge.y) - without.log_density(judge.y))
+    if learn is not None:
+        learn = learn.rows(torch.linspace(0, len(learn) - 1, min(len(learn), _MOST)).long())
+        scores |= {name: of(each, judge.y) for name, each in _beside(learn, judge, labels, seed)}
+        facts["rows"] += f", {len(learn)} of the training data for the others"
     if held_out is None:
         facts["rows"] = f"{len(judge)} that the fit has seen and the others have not; pass others, report((x, y))"
-    if (worth := fit.worth) is not None:
-        facts["log density of training rows"] = str(worth)
-    k_hat_q, facts["Pareto k-hat"] = _k_hat(fit, train, seed)
-    facts |= _rates(fit.guide)
-    if fit.certificate is not None:
+    k_hat_q = math.nan
+    if isinstance(fit, Replicates):
+        facts |= {name: fact for name, fact in fit.facts().items() if fact}
+    elif train is not None and not isinstance(fit, Reading):
+        if (worth := fit.worth) is not None:
+            facts["log density of training rows"] = str(worth)
+        k_hat_q, facts["Pareto k-hat"] = _k_hat(fit, train, seed)
+        facts |= _rates(fit.guide)
+        advice += _of_training(fit)
+    if isinstance(fit, Fit) and fit.certificate is not None:
         facts["bands"] = f"{fit.certificate.finding} ([Can I trust this band?](docs/trust.md))"
-    return Report(scores, facts, tuple(_advice(fit, scores, k_hat_q, seen=held_out is None)))
+    return Report(scores, facts, (*advice, *_advice(scores, k_hat_q, seen=held_out is None)))
+
+
+def _without_masks(reading: Reading, x: Inputs) -> Prediction:
+    """The prediction of the network in evaluation mode."""
+    model: Any = reading.model
+    with torch.no_grad(), evaluating(model, reading.guide):
+        there = mapped(lambda part: part.to(reading.device), x)
+        output = model.masked(reading.guide.mean(), {}, there)[None].cpu()  # type: ignore[attr-defined]
+        likelihood, targets = copy.deepcopy((model.likelihood, model.targets))
+        distribution, f = likelihood.cpu().predictive(output, targets.cpu())
+    return Prediction(f=f, distribution=per_row(distribution, 2), seed=0)
+
+
+def _of_masks(gain: Tensor) -> Iterator[str]:
+    """Whether dropout makes the predictions of rows worse; `gain` are differences of their log densities."""
+    mean, error = float(gain.mean()), float(gain.std() / math.sqrt(len(gain)))
+    if mean < -max(2 * error, _LITTLE):
+        yield (
+            f"In evaluation mode, without dropout, the network predicts better, by {-mean:.2g} ± {error:.1g} nats per row: "
+            "predict so, or train it with a lower drop rate."
+        )
+
+
+def _of_training(fit: Fit) -> Iterator[str]:
+    sentence, page = reason(fit)
+    if sentence:
+        yield f"{sentence[0].upper()}{sentence[1:]} ([Symptoms](docs/symptoms.md#{page}))."
+    wide = sentence.startswith(("the fit is no better", "the fit predicts worse"))
+    if wide and _takes_an_exact_layer(fit):
+        yield (
+            "guides.ExactLastLayer has the exact posterior of the last layer, and learns the noise from its evidence, which "
+            "takes little time with so few rows ([Choosing](docs/choosing.md#an-exact-last-layer))."
+        )
 
 
 def _of_numbers(predicted: Any, y: Tensor) -> dict[str, float]:
@@ -133,8 +194,9 @@ def _beside(learn: Dataset, judge: Dataset, labels: bool, seed: int) -> Iterator
         return
     x, at = x.detach().cpu().double(), at.detach().cpu().double()
     if not labels:
-        mean, variance = ridge(x, y, at)
-        yield "ridge regression", _gaussian(mean, variance, judge)
+        unit = Standardize.of(x)
+        line = ridge(unit(x), y)
+        yield "ridge regression", _gaussian(line.at(unit(at)), line.error.square(), judge)
     if find_spec("sklearn") is not None:
         from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
@@ -167,31 +229,6 @@ def _gaussian(mean: Tensor, variance: Tensor, judge: Dataset) -> Prediction:
     return Prediction(f, Normal(f, sd.reshape(shape)).to_event(len(shape) - 2))
 
 
-def ridge(x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Ridge regression with the penalty of the smallest leave-one-out error; its mean square is the variance of the noise.
-
-    Args:
-        x, y: ``[N, D]`` and ``[N, K]``; columns of x are standardised.
-        at: rows to predict, ``[M, D]``.
-
-    Returns:
-        The mean ``[M, K]`` and the variance ``[K]`` of the noise.
-    """
-    middle, scale = x.mean(0), x.std(0, correction=0)
-    scale = torch.where(scale > 0, scale, 1.0)
-    u, s, v = torch.linalg.svd((x - middle) / scale, full_matrices=False)
-    best, least = (torch.empty(0), torch.empty(0)), math.inf
-    for penalty in torch.logspace(-4, 6, 31, dtype=torch.float64):
-        shrunk = s.square() / (s.square() + penalty)
-        leverage = 1 / len(x) + (u.square() * shrunk).sum(1)
-        off = (y - y.mean(0) - u @ (shrunk[:, None] * (u.T @ y))) / (1 - leverage).clamp(min=1e-9)[:, None]
-        variance = off.square().mean(0)
-        if float(variance.log().sum()) < least:
-            weights = v.T @ ((shrunk / s.clamp(min=1e-12))[:, None] * (u.T @ y))
-            best, least = (y.mean(0) + (at - middle) / scale @ weights, variance), float(variance.log().sum())
-    return best
-
-
 def _rates(guide: Any) -> dict[str, str]:
     """The range of rates or alphas."""
     rates = guide.rates() if isinstance(guide, Guide | Ensemble) else {}
@@ -218,20 +255,11 @@ def _k_hat(fit: Fit, train: Dataset, seed: int) -> tuple[float, str]:
     )
 
 
-def _advice(fit: Fit, scores: Mapping[str, Mapping[str, float]], k_hat_q: float, *, seen: bool) -> Iterator[str]:
+def _advice(scores: Mapping[str, Mapping[str, float]], k_hat_q: float, *, seen: bool) -> Iterator[str]:
     """What to try next."""
-    sentence, page = reason(fit)
-    if sentence:
-        yield f"{sentence[0].upper()}{sentence[1:]} ([Symptoms](docs/symptoms.md#{page}))."
-    wide = sentence.startswith(("the fit is no better", "the fit predicts worse"))
-    if wide and _takes_an_exact_layer(fit):
-        yield (
-            "guides.ExactLastLayer has the exact posterior of the last layer, and learns the noise from its evidence, which "
-            "takes little time with so few rows ([Choosing](docs/choosing.md#an-exact-last-layer))."
-        )
     ours = scores["the fit"]
-    best = max((name for name in scores if name != "the fit"), key=lambda name: scores[name]["log_density"])
-    if scores[best]["log_density"] > ours["log_density"] + _BETTER:
+    best = max(scores, key=lambda name: scores[name]["log_density"])
+    if best != "in evaluation mode" and scores[best]["log_density"] > ours["log_density"] + _BETTER:
         more = scores[best]["log_density"] - ours["log_density"]
         yield f"The {best} is better by {more:.3g} nats per row: take it, or see [Choosing](docs/choosing.md)."
     inside = ours.get("coverage_95", math.nan)

@@ -6,6 +6,7 @@ if __name__ != "pyrodrop.models":
 from pyrodrop.checks import public
 from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
+from pyrodrop.models.neighbours import Neighbours
 from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.wide_and_deep import WideAndDeep
@@ -14,6 +15,7 @@ __all__ = [
     "MLP",
     "LeNet5",
     "LeNet300100",
+    "Neighbours",
     "NetworkModel",
     "TrainedNetwork",
     "WideAndDeep",

@@ -4,7 +4,8 @@
     y ~ likelihood(f)
 
 B and b are from a regression that was solved in closed form, and s is the standard deviation of its residuals, so that the
-network N learns the residuals in units of their standard deviation. Cheng et al. (2016), Wide & Deep Learning,
+network N learns the residuals in units of their standard deviation. For columns over powers of ten, both have
+(ln([x] - o) - m) / d in place of x. Cheng et al. (2016), Wide & Deep Learning,
 https://arxiv.org/abs/1606.07792, train line and network together.
 """
 
@@ -29,6 +30,7 @@ class WideAndDeep(NetworkModel):
     Args:
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
+        logs: columns of x of which line and network have logarithms, where the box is above o.
 
     Until `set_line` is called, the line is 0 and s is 1; until `set_range` is called, the box is unbounded. If the
     likelihood needs more outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, `set_line` sets line and
@@ -58,11 +60,12 @@ class WideAndDeep(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
+        logs: Sequence[int] = (),
         seed: int | None = 0,
     ) -> None:
         with starting_from(seed):
             super().__init__(
-                _Network(widths, activation),
+                WideNetwork(widths, activation, logs),
                 prior=prior,
                 likelihood=likelihood,
                 bias_prior=bias_prior,
@@ -70,17 +73,20 @@ class WideAndDeep(NetworkModel):
             )
 
     @torch.no_grad()
-    def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False) -> None:
+    def set_range(self, low: Tensor, high: Tensor, *, of_line: bool = False, of_logs: Tensor | None = None) -> None:
         """Set the box, such as the range of the training data, beyond which the network is constant in x.
 
         Args:
             low, high: smallest and largest values of the columns of x, ``[D]``, in standardised units if x is standardised.
             of_line: whether the line is also constant beyond the box; if False, it is not changed.
+            of_logs: o, m and d of the columns `logs`, ``[3, len(logs)]``.
         """
-        network: _Network = self.network  # type: ignore[assignment]
+        network: WideNetwork = self.network  # type: ignore[assignment]
         for ends, values in ((network.low, low), (network.high, high)):
             for row in range(1 + of_line):
                 ends[row].copy_(values)
+        if of_logs is not None:
+            network.of_logs.copy_(of_logs)
 
     @torch.no_grad()
     def set_line(self, slopes: Tensor, intercept: Tensor, scale: Tensor, *, alone: bool = False) -> None:
@@ -95,7 +101,7 @@ class WideAndDeep(NetworkModel):
         Raises:
             ValueError: the shapes differ from these.
         """
-        network: _Network = self.network  # type: ignore[assignment]
+        network: WideNetwork = self.network  # type: ignore[assignment]
         columns = slopes.shape[-1]
         if slopes.shape != network.slopes[:, :columns].shape or not intercept.shape == scale.shape == (columns,):
             raise ValueError(
@@ -108,16 +114,24 @@ class WideAndDeep(NetworkModel):
         network.deep_is_on.fill_(float(not alone))
 
 
-class _Network(nn.Module):
+class WideNetwork(nn.Module):
+    """The plain `nn.Module` of `WideAndDeep`."""
+
     slopes: Tensor
     intercept: Tensor
     scale: Tensor
     deep_is_on: Tensor
     low: Tensor  # of x of the network and of the line, [2, D]
     high: Tensor
+    of_logs: Tensor
 
-    def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor], logs: Sequence[int] = ()
+    ) -> None:
         super().__init__()
+        self.logs = list(logs)
+        if logs:
+            self.register_buffer("of_logs", torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(logs)))
         self.deep = Perceptron(widths, activation)
         self.register_buffer("slopes", torch.zeros(widths[0], widths[-1]))
         self.register_buffer("intercept", torch.zeros(widths[-1]))
@@ -127,5 +141,14 @@ class _Network(nn.Module):
         self.register_buffer("high", torch.full((2, widths[0]), math.inf))
 
     def forward(self, x: Tensor) -> Tensor:
-        line = self.intercept + x.clamp(self.low[1], self.high[1]) @ self.slopes
-        return line + self.deep_is_on * self.scale * self.deep(x.clamp(self.low[0], self.high[0]))
+        line = self.intercept + self.seen(x, 1) @ self.slopes
+        return line + self.deep_is_on * self.scale * self.deep(self.seen(x))
+
+    def seen(self, x: Tensor, by: int = 0) -> Tensor:
+        """x as the network has it, or the line (1): in its box, and logarithms of points in the box of the network."""
+        inside = x.clamp(self.low[by], self.high[by])
+        if not self.logs:
+            return inside
+        zeros, loc, scale = self.of_logs
+        logs = ((x.clamp(self.low[0], self.high[0])[..., self.logs] - zeros).log() - loc) / scale
+        return inside.index_copy(-1, torch.tensor(self.logs, device=x.device), logs)

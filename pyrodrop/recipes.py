@@ -7,7 +7,8 @@ B, b is the ridge regression with the smallest error of rows that are left out o
 network N has K hidden units per layer and the prior standard deviation r t; it learns the residuals of the line.
 
 The rows are divided into parts. For every pair (r, t) and every part, a network is trained without that part. The
-prediction mixes all networks, the line alone, and, for outliers, the line with noise as large as y:
+prediction mixes all networks, the line alone, for outliers the line with noise as large as y, and, for values that repeat
+and for skewed y, the y of known rows near x (`models.Neighbours`, of one column of y):
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
@@ -28,7 +29,11 @@ This is so if the ranks r, centred, of the residuals of n rows that were left ou
     z = sqrt(n) (sum_i r_i r_i+1 / sum_i r_i^2 + 1 / n) > 3.29
 
 which has a probability of 1/2000 in an order without meaning: Wald & Wolfowitz (1943), An Exact Test for Randomness in the
-Non-Parametric Case Based on Serial Correlation, https://doi.org/10.1214/aoms/1177731358.
+Non-Parametric Case Based on Serial Correlation, https://doi.org/10.1214/aoms/1177731358. If then a column t of x rises or
+falls with every row, network k of K stands around the line plus the trend of the residuals e of the last (K + 1 - k) / K of
+the rows, which goes on beyond them; the network is constant beyond the rows it was trained on:
+
+    b_k (t - t_N),   b_k = sum_i (t_i - mean t) e_i / sum_i (t_i - mean t)^2
 
 The defaults were chosen on one half of 64 tables and evaluated on the other: docs/measured.md.
 """
@@ -37,6 +42,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -46,14 +52,14 @@ from typing import Any, Literal, NamedTuple, Unpack
 import narwhals.stable.v2 as nw
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop.arrays import is_frame, labels_of
-from pyrodrop.checks import count, counts, instance, one_of, public, shown
+from pyrodrop.checks import count, counts, flag, instance, one_of, public, shown
 from pyrodrop.checks import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.data.columns import read_frame
-from pyrodrop.guides import BernoulliDropout
+from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.likelihoods import (
     Categorical,
     Gaussian,
@@ -62,7 +68,8 @@ from pyrodrop.likelihoods import (
     Likelihood,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
-from pyrodrop.models import MLP, WideAndDeep
+from pyrodrop.models import MLP, Neighbours, WideAndDeep
+from pyrodrop.models.neighbours import closeness, index_of
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
@@ -92,6 +99,10 @@ _BLOCKS = 2  # of neighbouring rows, for each part
 _ROUNDS = 500  # of expectation maximisation
 _LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
 _PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
+_KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
+_OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b and c
+_POWERS, _OF_LOGS, _MOST_COLUMNS = 100, 0.1, 100  # range of a column, and nats per row, at which its logarithm is taken
+_PENALTIES = (1000.0, 100.0, 10.0, 1.0, 0.1, 0.01)  # of logistic regression
 _SKEWED = 0.25  # nats per row by which a line of ln y predicts better than one of y
 
 _log = logging.getLogger("pyrodrop")
@@ -134,6 +145,7 @@ class Recipe(Described):
         members: int = _MEMBERS,
         *,
         groups: Literal["auto", "blocks"] | Sequence[Any] | np.ndarray[Any, Any] | Tensor | None = "auto",
+        neighbours: bool = True,
         progress: bool | None = None,
         **changes: Unpack[TrainingOptions],
     ) -> Replicates:
@@ -146,17 +158,21 @@ class Recipe(Described):
             members: number of networks of every prior, each without another of max(5, `members`) parts of the rows, at most
                 one for each row.
             groups: one label per row, ``[N]``; rows with the same label are in the same part, so that the uncertainty of
-                predictions is that for a new group. ``"blocks"`` are ten blocks of neighbouring rows, for series; a line
-                of ln y then goes on beyond the range of the training data. ``"auto"`` takes blocks where the index of a
-                pandas frame has dates, and where residuals of neighbouring rows are related in a regression; the networks
-                are then trained a second time. The log says so. None takes single rows.
+                predictions is that for a new group. ``"blocks"`` are ten blocks of neighbouring rows, for series; lines
+                then go on beyond the range of the training data, of ln y too, with the trends of the last rows.
+                ``"auto"`` takes blocks where the index of a pandas frame has dates; where ln y is modelled and a column of
+                x rises or falls with every row; and where residuals of neighbouring rows are related in a regression, for
+                which the networks are trained a second time. The log says so. None takes single rows.
+            neighbours: whether a regression of one column also predicts y of known rows near x. These functions are steps,
+                which have no gradient in x.
             progress: as in `pyrodrop.fit`.
             changes: changes of `settings`. With other `steps`, the learning rate falls to 0 over these. `seed` (0 by
                 default) also determines the parts and the initial weights.
 
         Returns:
             The networks with their weights in the mixture, `Replicates.weights`. In a regression, the line alone is in the
-            mixture, too, as networks whose deep part is switched off, with two sizes of noise.
+            mixture, too, as networks whose deep part is switched off, with two sizes of noise; and last are those of
+            `models.Neighbours`, if there are at least two members.
 
         Raises:
             ValueError: `groups` has another length, missing labels, too few groups, or too large a group; as
@@ -164,25 +180,27 @@ class Recipe(Described):
             TypeError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
         settings = self._with(changes, progress)
+        flag(neighbours, "neighbours", "whether the y of rows near x are predicted")
         members = count(members, "members", "the number of networks of every prior", most=len(self.data))
-        blocks = self._blocks(members)
-        if not isinstance(groups, str):
-            mixed, _ = self._trained(settings, members, groups)
-        elif one_of(groups, Literal["auto", "blocks"], "groups") == "blocks":
-            mixed, _ = self._trained(settings, members, blocks, series=True)
-        elif self.order is not None:
-            _log.warning("The index has dates, so blocks of rows are left out; groups=None leaves out single rows.")
-            mixed, _ = self._trained(settings, members, blocks, series=True)
-        else:
-            mixed, relation = self._trained(settings, members, None)
-            if relation > _RELATED:
-                _log.warning(
-                    "Residuals of neighbouring rows are related, by %.1f standard deviations of unrelated ones, so blocks "
-                    "of rows are left out; groups=None leaves out single rows.",
-                    relation,
-                )
-                mixed, _ = self._trained(settings, members, blocks, series=True)
-        return mixed
+        series = isinstance(groups, str)
+        auto = series and one_of(groups, Literal["auto", "blocks"], "groups") == "auto"
+        why = self._why_blocks() if auto else ""
+        if auto and not why:
+            mixed, relation = self._trained(settings, members, None, neighbours)
+            if relation <= _RELATED:
+                return mixed
+            why = f"Residuals of neighbouring rows are related, by {relation:.1f} standard deviations of unrelated ones"
+        if why:
+            _log.warning("%s, so blocks of rows are left out; groups=None leaves out single rows.", why)
+        groups = self._blocks(members) if series else groups
+        return self._trained(settings, members, groups, neighbours, series=series)[0]
+
+    def _why_blocks(self) -> str:
+        """Why the order of the rows means something, before anything is trained; empty if it may not."""
+        if self.order is not None:
+            return "The index has dates"
+        growing = isinstance(self.model.likelihood, HeteroscedasticLogNormal) and self._clock() is not None
+        return "ln y is modelled, and a column of x rises or falls with every row" if growing else ""
 
     def _blocks(self, members: int) -> list[int]:
         """The block of neighbouring rows, or dates, of every row."""
@@ -191,20 +209,45 @@ class Recipe(Described):
         blocks = min(_BLOCKS * max(members, _PARTS), size)
         return [place * blocks // size for place in places]
 
+    def _clock(self) -> int | None:
+        """The column of x that rises or falls with every row, such as the time; None if there is none."""
+        x = self._x(self.data)
+        steps = (x if self.order is None else x[self.order.argsort()]).diff(dim=0)
+        columns = ((steps > 0).all(0) | (steps < 0).all(0)).nonzero()
+        return int(columns[0]) if len(columns) else None
+
+    def _with_trends(self, lines: list[Line]) -> list[Line]:
+        """The lines of the networks of a series, with the trends of its last rows; the last line has that of the fewest."""
+        clock, rows = self._clock(), torch.arange(len(self.data)) if self.order is None else self.order.argsort()
+        if clock is None:
+            return lines
+        data = self.data.rows(rows[-_MOST_ROWS:])
+        x, y = self._x(data), self._unit(self._observed(data))
+        off, trended = y - ridge(x, y).at(x), []
+        for k, line in zip(range(len(lines), 0, -1), lines, strict=True):
+            last = slice(-max(_FEWEST, len(x) * k // len(lines)), None)
+            along = x[last, clock] - x[last, clock].mean()
+            trend = along @ off[last] / along.square().sum()
+            slopes = line.slopes.index_add(0, torch.tensor([clock]), trend[None])
+            trended.append(line._replace(slopes=slopes, intercept=line.intercept - trend * x[-1, clock]))
+        return trended
+
     def _trained(
-        self, settings: dict[str, Any], members: int, groups: Any, *, series: bool = False
+        self, settings: dict[str, Any], members: int, groups: Any, neighbours: bool, *, series: bool = False
     ) -> tuple[Replicates, float]:
         """The mixture, and by how much residuals of neighbouring rows are related; 0 for class labels."""
-        likelihood = self.model.likelihood
         training, left_out = _divided(
             len(self.data), max(members, _PARTS), members, checked_seed(settings["seed"]), groups
         )
-        lines = [self._line(rows) for rows in training] if isinstance(likelihood, HeteroscedasticGaussian) else []
+        labels = isinstance(self.model.likelihood, Categorical)
+        lines = self._lines_of_labels(training, left_out) if labels else [self._line(rows) for rows in training]
         models = [model for model in self.models for _ in training]
-        if lines:
-            pairs = [(copy.deepcopy(model), line) for model in self.models for line in lines]
-            models = [_around(model, line, line.error.square()) for model, line in pairs]
-            for model in models if series else ():
+        if not labels:
+            around = self._with_trends(lines) if series else lines
+            models = [_around(copy.deepcopy(model), line) for model in self.models for line in around]
+            for model, rows in zip(models, training * len(self.models), strict=True) if series else ():
+                x = self.data.inputs(self.data.x[rows])  # type: ignore[misc]
+                model.set_range(x.amin(0), x.amax(0))
                 model.network.low[1], model.network.high[1] = -torch.inf, torch.inf  # type: ignore[index, operator]
         with collected() as messages:
             runs = fit_replicates(
@@ -219,7 +262,7 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        return self._mixed(runs, left_out, lines)
+        return self._mixed(runs, left_out, lines, neighbours and not series)  # which do not forecast
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -231,9 +274,23 @@ class Recipe(Described):
         data = self.data.rows(rows[:_MOST_ROWS])
         return ridge(self._x(data), self._unit(self._observed(data)))
 
+    def _lines_of_labels(self, training: list[Tensor], left_out: list[Tensor]) -> list[Line]:
+        """Logistic regressions, with the penalty under which labels of the rows that are left out are most probable."""
+        network: Any = self.model.network
+        parts, held_out = ([self.data.rows(rows[:_MOST_ROWS]) for rows in each] for each in (training, left_out))
+        of_parts = [(self._x(data), data.y.cpu(), len(network.intercept)) for data in parts]
+        lines = [[logistic(*part, penalty) for part in of_parts] for penalty in _PENALTIES]
+        return max(lines, key=lambda each: float(torch.cat(self._of_labels(each, held_out)).sum()))
+
+    def _of_labels(self, lines: list[Line], held_out: list[Dataset]) -> list[Tensor]:
+        """The log probabilities of labels under the lines."""
+        of_lines = [(line.at(self._x(data)), data.y.cpu()) for line, data in zip(lines, held_out, strict=True)]
+        return [-nn.functional.cross_entropy(logits, y, reduction="none") for logits, y in of_lines]
+
     def _x(self, data: Dataset) -> Tensor:
         assert data.inputs is not None
-        return data.inputs(data.x.double()).cpu()
+        network: Any = self.model.network
+        return network.seen(data.inputs(data.x.double()).cpu(), 1)  # type: ignore[no-any-return]
 
     def _observed(self, data: Dataset) -> Tensor:
         """The values with Gaussian noise, ``[n, T]``: y, or its logarithm; float64."""
@@ -248,49 +305,132 @@ class Recipe(Described):
         assert self.data.targets is not None
         return copy.deepcopy(self.data.targets).double().cpu()
 
-    def _mixed(self, runs: Replicates, left_out: list[Tensor], lines: list[Line]) -> tuple[Replicates, float]:
-        """The networks with their weights in the mixture; in a regression also the line, with two sizes of noise. And the
-        relation of neighbouring residuals."""
+    def _mixed(
+        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool
+    ) -> tuple[Replicates, float]:
+        """The networks, the line, in a regression with two sizes of noise, and the neighbours with their weights in the
+        mixture. And the relation of neighbouring residuals."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
         predicted = [
             [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
         ]
-        if not lines:
-            weights, _ = stacked([
-                Component.of_density([p.log_density(data.y) for p, data in zip(each, held_out, strict=True)])
-                for each in predicted
-            ])  # fmt: skip
-            return _joined(groups, weights, runs.failed), 0.0
-        unit, observed = self._unit, [self._observed(data) for data in held_out]
-        components = [
-            Component.of(
-                [(p.distribution.base_dist.loc, p.distribution.base_dist.scale.square()) for p in each], observed
-            )
-            for each in predicted
-        ]
-        scale = unit.scale.square()
-        of_lines = [
-            (unit.inverse(line.at(self._x(data)))[None], (line.error.square() * scale).expand(1, *y.shape))
-            for line, data, y in zip(lines, held_out, observed, strict=True)
-        ]
-        of_wide = [(loc, scale.expand(loc.shape)) for loc, _ in of_lines]
-        components += [Component.of(of_lines, observed), Component.of(of_wide, observed)]
+        labels = isinstance(self.model.likelihood, Categorical)
+        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
+        if labels:
+            logs = [[p.log_density(data.y) for p, data in zip(each, held_out, strict=True)] for each in predicted]
+            components = [Component.of_density(each) for each in (*logs, self._of_labels(lines, held_out))]
+        else:
+            unit, observed = self._unit, [self._observed(data) for data in held_out]
+            of_y = [[p.distribution.base_dist for p in each] for each in predicted]
+            components = [Component.of([(d.loc, d.scale.square()) for d in each], observed) for each in of_y]
+            at = [unit.inverse(line.at(self._x(data)))[None] for line, data in zip(lines, held_out, strict=True)]
+            for each in (lines, wide):
+                variances = [(line.error * unit.scale).square() for line in each]
+                normals = [(loc, v.expand(loc.shape)) for loc, v in zip(at, variances, strict=True)]
+                components.append(Component.of(normals, observed))
         weights, factors = stacked(components)
-        for group, factor in zip(groups, factors, strict=False):
+        near: list[Fit] = []
+        if neighbours and members > 1 and self.data.y[0].numel() == 1:
+            near, density = self._near(groups, held_out, components, weights, factors)
+            components.append(Component.of_density([density], factors.shape[1]))
+            weights, factors = stacked(components)
+        for group, factor in zip(groups, [] if labels else factors, strict=False):
             for member in group:
                 _widen(member, factor)
-        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
         groups += [
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
-            for each, factor in zip((lines, wide), factors[-2:], strict=True)
+            for each, factor in zip([lines] if labels else [lines, wide], factors[len(groups) :], strict=False)
         ]
-        return _joined(groups, weights, runs.failed), self._relation(predicted, weights, left_out)
+        groups += [near] if near else []
+        mixed = self._with_rows(_joined(groups, weights, runs.failed), components, weights, factors, left_out)
+        return mixed, self._relation(predicted, weights, left_out)
+
+    def _with_rows(
+        self,
+        mixed: Replicates,
+        components: Sequence[Component],
+        weights: Tensor,
+        factors: Tensor,
+        left_out: list[Tensor],
+    ) -> Replicates:
+        """The mixture with its data, and the log density of every row under the networks that were not trained on it."""
+        logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+        rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
+        density = torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
+        return replace(mixed, data=self.data, left_out=density)
+
+    def _near(
+        self, groups: list[list[Fit]], held_out: list[Dataset], components: list[Component], weights: Tensor,
+        factors: Tensor,
+    ) -> tuple[list[Fit], Tensor]:  # fmt: skip
+        """For every part, neighbours among the rows that were left out, whose index is the network with the largest weight;
+        and the log density of these rows, of which the neighbours are those in other parts.
+
+        Bandwidths b and c and the noise h maximise the density of the mixture in equal shares with the other components;
+        their prior is proportional to (b c h)^2 up to 1, 2 and 1 standard deviations. h is at least the standard deviation
+        of a uniform distribution as wide as the median distance of neighbouring different y. Of labels, h is the
+        probability of a label at random.
+        """
+        labels, index = isinstance(self.model.likelihood, Categorical), groups[int(weights[: len(groups)].argmax())]
+        each: list[Any] = [(member.model, member.guide.mean(), member.device) for member in index]  # type: ignore[attr-defined]
+        ms = [of.outputs(mean, d.x.to(device)) for (of, mean, device), d in zip(each, held_out, strict=True)]
+        m, x = index_of(torch.cat(ms).detach().double().cpu(), labels), torch.cat([self._x(d) for d in held_out])
+        classes, part = len(each[0][0].network.intercept), torch.arange(len(index))
+        part = part.repeat_interleave(torch.tensor([len(data) for data in held_out]))
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+        known, tried, scale = order[:_KNOWN], order[:_TRIED], 1.0
+        if labels:
+            y, least = torch.cat([data.y for data in held_out]).cpu(), 1e-3
+        else:
+            y, scale = self._unit(torch.cat([self._observed(data) for data in held_out]))[:, 0], float(self._unit.scale)
+            known, gaps = known[y[known].argsort()], y.unique().diff()
+            least = max(_LEAST, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
+        widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
+
+        def peaks(rows: Tensor, h: Tensor) -> Tensor:
+            if labels:
+                return h / classes + (1 - h) * (y[rows, None] == y[known])[..., None]
+            z = (y[rows, None] - y[known])[..., None] / h
+            return (z.square() / -2).exp() / (h * math.sqrt(2 * math.pi))
+
+        def density(rows: Tensor, b: float, c: float, at: Tensor) -> Tensor:
+            logs = closeness(m[rows], x[rows], m[known], x[known], b, c)
+            shares = logs.masked_fill(part[rows, None] == part[known], -torch.inf).softmax(-1)
+            return torch.einsum("nj,njh->nh", shares.to(at), at)
+
+        of_others = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
+        others = (torch.cat(of_others).logsumexp(0)[tried, None].exp() * scale).clamp(min=1e-300)
+        at, found = peaks(tried, widths).float(), []
+        for b, c in itertools.product(_OF_INDEX, _OF_X):
+            gained = (others + density(tried, b, c, at)).log().sum(0)
+            gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
+            found.append((float(gained.max()), b, c, widths[gained.argmax()]))
+        _, b, c, h = max(found, key=lambda each: each[0])
+        blocks = torch.arange(len(x)).split(_TRIED)
+        densities = torch.cat([density(rows, b, c, peaks(rows, h[None]))[:, 0] for rows in blocks])
+
+        f = torch.stack([y[known], torch.zeros(len(known))], 1)
+        if labels:
+            f = (h / classes + (1 - h) * nn.functional.one_hot(y[known], classes)).log()
+        near = []
+        for member, (of, mean, device) in zip(index, each, strict=True):
+            likelihood: Any = copy.deepcopy(of.likelihood)
+            if not labels:
+                likelihood.factor = (h.square() / likelihood.variance_at_zero).to(likelihood.factor)
+            widths_of = [x.shape[1], *(layer.out_features for layer in of.network.deep.layers)]
+            model = Neighbours(widths_of, len(known), likelihood=likelihood, logs=of.network.logs)
+            model.standardize(self.data)
+            state = of.network.state_dict() | {name: of.free[name] for name in of.free} | mean
+            model.set_rows(state, x=x[known], m=m[known], f=f, near=torch.tensor([b, c]))
+            guide = MeanField(model, 1.0).to(device).eval()
+            near.append(replace(member, model=model.to(device).eval(), guide=guide))
+        return near, densities.clamp(min=1e-300).log() - math.log(scale)
 
     def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
         """The relation of the residuals of networks, at neighbouring rows that were left out."""
-        if len(self.data) < 3 * _FEWEST:
+        if len(self.data) < 3 * _FEWEST or isinstance(self.model.likelihood, Categorical):
             return 0.0
         means = [torch.cat([p.mean.double().cpu() for p in each]) for each in predicted]
         shares = weights[: len(means)] / weights[: len(means)].sum()
@@ -511,6 +651,38 @@ def _noise(data: Dataset) -> Likelihood:
     return HeteroscedasticGaussian("softplus")
 
 
+def _logs(x: Tensor, zeros: Tensor, y: Tensor) -> dict[int, float]:
+    """Columns of which a logarithm explains y better, and what is subtracted of each before the logarithm is taken.
+
+    A column is tried if its values are not negative and the positive ones range over two powers of ten. Its logarithm is
+    taken if ridge regression on all columns, or on these and the square and the cube of this one, predicts rows that are
+    left out one at a time better by a tenth of a nat. With zeros, the smallest positive value is added before.
+
+    Args:
+        x: ``[N, D]``, standardised; zeros: where 0 is in these units, ``[D]``.
+        y: ``[N, T]``.
+    """
+
+    def error(x: Tensor, column: int) -> float:
+        powers = torch.stack([x[:, column] ** power for power in (2, 3)], 1)
+        wider = torch.cat([x, Standardize.of(powers)(powers)], 1)
+        return min(float(ridge(each, y[:_TRIED]).error.log().mean()) for each in (x, wider))
+
+    found = {}
+    for column in range(x.shape[1] if x.shape[1] <= _MOST_COLUMNS else 0):
+        values = x[:, column] - zeros[column]
+        least = values[values > 0].min() if bool((values > 0).any()) else torch.inf
+        if bool(values.min() < 0) or len(values.unique()) <= _FEWEST or bool(values.max() < _POWERS * least):
+            continue
+        added = max(_LEAST, float(least) if bool((values == 0).any()) else 0.0)
+        logs = (values + added).log()[:_TRIED, None]
+        changed = x[:_TRIED].clone()
+        changed[:, column : column + 1] = Standardize.of(logs)(logs)
+        if error(x[:_TRIED], column) - error(changed, column) > _OF_LOGS:
+            found[column] = float(zeros[column]) - added
+    return found
+
+
 def _recipe(
     data: Dataset,
     likelihood: Likelihood,
@@ -526,7 +698,16 @@ def _recipe(
     widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
     if not widths:
         raise ValueError("hidden must have at least one layer; got none")
-    first = float(x.square().sum(1).mean().rsqrt())
+    y: Tensor = nn.functional.one_hot(data.y, targets) if isinstance(likelihood, Categorical) else data.y
+    y = y.log() if isinstance(likelihood, HeteroscedasticLogNormal) else y
+    wide = data.inputs(data.x.double()).cpu()
+    logs = _logs(wide, data.inputs(torch.zeros_like(data.x[:1]).double())[0].cpu(), y.double().cpu())
+    columns, zeros = list(logs), torch.tensor([*logs.values()]).double()
+    of_logs = (wide[:, columns] - zeros).log()
+    loc = of_logs.mean(0)
+    spread = (of_logs - loc).square().mean(0).sqrt()
+    wide[:, columns] = (of_logs - loc) / spread
+    first = float(wide.square().sum(1).mean().rsqrt())
     between = {f"deep.layers.{n}.*": GaussianPrior(math.sqrt(2 / width)) for n, width in enumerate(widths[:-1], 1)}
     models = tuple(
         WideAndDeep(
@@ -535,14 +716,16 @@ def _recipe(
                 "deep.layers.0.*": GaussianPrior(r * first), **between, "*": GaussianPrior(t * math.sqrt(2 / widths[-1]))
             },
             likelihood=copy.deepcopy(likelihood),
+            logs=columns,
         )
         for r, t in scales
     )  # fmt: skip
     for model in models:
-        skewed = isinstance(likelihood, HeteroscedasticLogNormal)
-        if skewed:
-            model.likelihood.start(data.y)  # of all rows, not of the parts
-        model.set_range(x.amin(0), x.amax(0), of_line=skewed)
+        bounded = isinstance(likelihood, HeteroscedasticLogNormal | Categorical)
+        model.likelihood.start(data.y)  # of all rows, not of the parts
+        model.set_range(
+            x.amin(0), x.amax(0), of_line=bounded, of_logs=torch.stack([zeros, loc, spread]) if columns else None
+        )
     steps = max(min(_STEPS + len(data), _MOST_STEPS), _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": _even(len(data) - len(data) // _PARTS), "lr": _LR, "lr_schedule": cosine(steps),
@@ -608,20 +791,22 @@ def _joined(groups: Sequence[Sequence[Fit]], weights: Tensor, failed: dict[int, 
     return Replicates(fits, failed, each)
 
 
-def _around(model: Any, line: Line, variance: Tensor, *, alone: bool = False) -> WideAndDeep:
-    """The model, changed in place, around a line, or as the line alone. The noise starts at this variance at outputs of 0,
-    or stays there without the network; the variance is in standardised units."""
+def _around(model: Any, line: Line, factor: Tensor | float = 1.0, *, alone: bool = False) -> WideAndDeep:
+    """The model, changed in place, around a line, or as the line alone. In a regression the variance of the noise at outputs
+    of 0 starts at that of the line, or stays there without the network, times the factor."""
     assert isinstance(model, WideAndDeep)
     model.set_line(line.slopes, line.intercept, line.error, alone=alone)
     likelihood: Any = model.likelihood
-    likelihood.factor = (variance / (likelihood.variance_at_zero if alone else 1.0)).to(likelihood.factor)
+    if not isinstance(likelihood, Categorical):
+        variance = line.error.square() * factor / (likelihood.variance_at_zero if alone else 1.0)
+        likelihood.factor = variance.to(likelihood.factor)
     return model
 
 
 def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
-    return replace(fit, model=_around(model, line, line.error.square() * factor, alone=True), guide=guide)
+    return replace(fit, model=_around(model, line, factor, alone=True), guide=guide)
 
 
 def _widen(fit: Fit, factor: Tensor) -> None:
@@ -662,6 +847,24 @@ def ridge(x: Tensor, y: Tensor) -> Line:
     return Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
 
 
+def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float) -> Line:
+    """Multinomial logistic regression: sum_n ln p(y_n) - penalty / 2 |B|^2 is largest in the slopes B and the intercept."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x, found = x.clone(), torch.zeros(1 + x.shape[1], classes, dtype=x.dtype, requires_grad=True)
+        search = torch.optim.LBFGS([found], max_iter=_ROUNDS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            search.zero_grad()
+            loss = nn.functional.cross_entropy(x @ found[1:] + found[0], labels)
+            loss = loss + penalty / (2 * len(x)) * found[1:].square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        search.step(loss)  # type: ignore[no-untyped-call]
+    intercept, slopes = found.detach()[0], found.detach()[1:]
+    return Line(slopes, intercept, torch.ones_like(intercept))
+
+
 class Component(NamedTuple):
     """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``, T = 0 of labels, and
     what the log density has besides, ``[n]``."""
@@ -677,11 +880,12 @@ class Component(NamedTuple):
         return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
 
     @classmethod
-    def of_density(cls, logs: Sequence[Tensor]) -> Component:
-        """The component with these log densities of every part k, which no factor changes."""
+    def of_density(cls, logs: Sequence[Tensor], columns: int = 0) -> Component:
+        """The component with these log densities of every part k, which no factor changes: its factor stays 1, at which a
+        normal distribution of this variance has the density 1."""
         besides = torch.cat([part.double().cpu() for part in logs])
-        empty = besides.new_empty(1, len(besides), 0)
-        return cls(empty, empty, besides)
+        one = besides.new_full((1, len(besides), columns), 1 / (2 * math.pi * math.e))
+        return cls(one, one, besides)
 
     def density(self, factor: Tensor) -> Tensor:
         """The log density of every draw, ``[S, n]``, less ln S."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyrodrop.analysis.lab import ROOT, generated
 from pyrodrop.analysis.lab.benchmarks import small_fits, small_pages
 from pyrodrop.analysis.lab.benchmarks.tables import report
+from pyrodrop.analysis.lab.benchmarks.tables.chosen import names
 from pyrodrop.analysis.lab.experiments import published, uci
 from pyrodrop.analysis.lab.experiments.league import page as league
 from pyrodrop.analysis.lab.networks.case import load
@@ -47,6 +48,7 @@ PARTS: Mapping[str, tuple[Path, Callable[[], str]]] = {
         f"{title} {kind}s": (BENCHMARKS, functools.partial(report.part, kind, half))
         for kind in report.RANKED
         for half, title in report.HALVES.items()
+        if names(kind, half)
     },
     "judged regressions, ranks": (
         DOCS / "measured.md",

@@ -41,6 +41,8 @@ _FEW = 8  # rows
 _OVER = 0.6  # nats per value of y, in sample above all that leave rows out
 _HIGH = 0.2  # a rate of dropout
 _ROWS = 1000  # whose units are looked at
+_ODD, _SHOWN = 6.0, 5  # nats of a row below the median, of a Gaussian an error of 3.5 standard deviations; odd rows
+_REPEATED = 10  # rows for each value of y
 _UNITS = (0.2, 5.0)  # of the largest root mean square of a column in a table that needs no standardisation
 
 _collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
@@ -126,6 +128,30 @@ def reason(fit: Any) -> tuple[str, str]:
         )
     sentence = "" if worth is None else _unmended(worth, size)
     return sentence, "a-constant-predicts-as-well" if sentence else ""
+
+
+def odd_rows(densities: Tensor) -> str:
+    """The rows whose log density is far below the median, the lowest first; NaN is not known. Empty if there are none."""
+    below = (densities.nanmedian() - densities).nan_to_num()
+    rows = below.argsort(descending=True, stable=True)[: int((below > _ODD).sum())].tolist()
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    shown = ", ".join(map(str, rows[:_SHOWN]))
+    return f"{shown}{more}, up to {float(below.max()):.1f} nats less probable than the median row" if rows else ""
+
+
+def shape_of(y: Tensor) -> str:
+    """What is unusual about the values of columns of y: counts, values that repeat, and a long tail; empty if nothing is."""
+    found = list[str]()
+    for column in y.detach().double().cpu().reshape(len(y), -1).T:
+        values, rows = column.unique(return_counts=True)
+        most, share = float(values[rows.argmax()]), float(rows.max()) / len(column)
+        if bool((column >= 0).all()) and torch.equal(column, column.round()):
+            found.append(f"whole numbers from {float(values[0]):g} to {float(values[-1]):g}, as counts are")
+        if len(values) * _REPEATED <= len(column) or share * _REPEATED >= 1:
+            found.append(f"{len(values)} values, of which {most:g} in {share:.0%} of the rows")
+        skewness = float(((column - column.mean()) / column.std(correction=0).clamp(min=1e-300)).pow(3).mean())
+        found += [f"a long tail of {'large' if skewness > 0 else 'small'} values"] if abs(skewness) > 1 else []
+    return "; ".join(found)
 
 
 def _of_rows(worth: Worth, size: int) -> str:

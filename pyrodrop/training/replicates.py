@@ -10,6 +10,7 @@ after the first. Every replicate updates the buffers of its own network, such as
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.checks import Progress, checked, shown
@@ -28,14 +30,16 @@ from pyrodrop.files import under
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.exact_last_layer import ExactLastLayer
 from pyrodrop.guides.guide import Guide
+from pyrodrop.likelihoods import Categorical, HeteroscedasticLogNormal
 from pyrodrop.models.network import NetworkModel
+from pyrodrop.models.wide_and_deep import WideAndDeep
 from pyrodrop.parts import Card, number
 from pyrodrop.prediction.agreement import check_guide
 from pyrodrop.prediction.posterior import Member, Posterior
 from pyrodrop.prediction.stored import Stored
 from pyrodrop.threads import outside
 from pyrodrop.training.problem import Problem, training_mode
-from pyrodrop.training.reasons import judge
+from pyrodrop.training.reasons import judge, odd_rows, shape_of
 from pyrodrop.training.result import Fit, restoring
 from pyrodrop.training.settings import Settings, Starts, TrainingOptions, with_options
 
@@ -51,12 +55,34 @@ class Replicates(Posterior, Sequence[Fit]):
         failed: for every replicate whose loss or gradient stopped being finite, the number of that step, counted from 0, by
             the replicate's number.
         weights: of all fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
+        data: all rows, of a recipe; None of others and after loading.
+        left_out: of a recipe, the log density of every row, of ln y where it is modelled, under the networks that were not
+            trained on it, ``[N]``, NaN of rows beyond the first 5,000.
     """
 
     fits: list[Fit]
     failed: dict[int, int] = field(default_factory=dict)
     weights: list[float] | None = None
+    data: Dataset | None = None
+    left_out: Tensor | None = None
     kind = "replicates"
+    report = Fit.report
+
+    def facts(self) -> dict[str, str]:
+        """What a recipe's mixture consists of, what it is of, and what is odd about the rows, in words."""
+        weighted = zip(self.fits, self.weights or [1 / len(self)] * len(self), strict=True)
+        groups = [[*group] for _, group in itertools.groupby(weighted, lambda pair: pair[1])]  # of one weight each
+        groups.sort(key=lambda group: -len(group) * group[0][1])
+        density, model = self.left_out, self.fits[0].model
+        likelihood: Any = type(model.likelihood)  # type: ignore[attr-defined]
+        modelled = {Categorical: "classes", HeteroscedasticLogNormal: "ln y"}.get(likelihood, "y")
+        return {
+            "mixture": ", ".join(f"{len(group) * group[0][1]:.0%} {_named(group[0][0])}" for group in groups),
+            "models": modelled,
+            "left out": "" if density is None else f"log density of {modelled} {float(density.nanmean()):.2f} per row",
+            "odd rows": "" if density is None else odd_rows(density),
+            "y": "" if self.data is None or likelihood is Categorical else shape_of(self.data.y),
+        }
 
     def card(self) -> Card:
         ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
@@ -64,6 +90,9 @@ class Replicates(Posterior, Sequence[Fit]):
         if ends:
             facts["loss"] = f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"
         facts["failed"] = ", ".join(f"number {r} at step {step}" for r, step in self.failed.items())
+        if self.weights is not None:
+            kept = {name: facts[name] for name in ("training", "failed")}
+            return Card(f"A mixture of {len(self.fits)} fits", self.facts() | kept)
         return Card(f"{len(self.fits)} replicates, the first of which is", facts)
 
     def __len__(self) -> int:
@@ -97,6 +126,7 @@ class Replicates(Posterior, Sequence[Fit]):
             "fits": [fit.about for fit in fits],
             "failed": {str(r): step for r, step in self.failed.items()},
         }
+        tensors |= {} if self.left_out is None else {"left_out": self.left_out}
         return Stored(tensors, about if self.weights is None else {**about, "weights": self.weights})
 
     @classmethod
@@ -123,6 +153,20 @@ class Replicates(Posterior, Sequence[Fit]):
         return restored(Stored.read(path), models, guides, device)
 
 
+def _named(fit: Fit) -> str:
+    """What a component of a recipe's mixture is."""
+    model: Any = fit.model
+    if not isinstance(model, WideAndDeep):
+        return type(model).__name__.lower()
+    if bool(model.network.deep_is_on):  # type: ignore[arg-type]
+        scales = [prior.scale for prior in model.priors.values()]  # type: ignore[attr-defined]
+        return f"networks with priors of sd {scales[0]:.2g} to {scales[-1]:.2g}"
+    noise: Any = model.likelihood
+    if isinstance(noise, Categorical):
+        return "the line"
+    return f"the line with noise of {float((noise.factor.mean() * noise.variance_at_zero).sqrt()):.2g} sd"
+
+
 def restored(
     stored: Stored,
     models: Sequence[Callable[..., Any]] | None,
@@ -146,11 +190,15 @@ def restored(
             raise ValueError(
                 f"{where} has {count} replicates, each of which needs a model and a guide; got {len(parts)} {name}"
             )
+    if (density := stored.tensors.get("left_out")) is not None and not (
+        density.dim() == 1 and density.is_floating_point()
+    ):
+        raise Failed(f"{where} must have log densities of rows that are left out, [N]; got shape {list(density.shape)}")
     each = [
         Stored(under(f"{r}.", stored.tensors), fit.content, f"{where}, replicate {r},") for r, fit in enumerate(fits)
     ]
     put = [restoring(Fit, one, model, guide, device) for one, model, guide in zip(each, *pairs, strict=True)]
-    return Replicates([load() for load in put], failed, weights)
+    return Replicates([load() for load in put], failed, weights, left_out=density)
 
 
 @with_options

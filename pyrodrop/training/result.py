@@ -109,11 +109,13 @@ class Fit(Posterior):
     @checked
     def report(self, held_out: Data | Split | None = None, *, seed: Seed = 0) -> Any:
         """A page about the fit: its scores beside those of a constant, ridge regression, a random forest (if scikit-learn is
-        installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds.
+        installed) and a Gaussian process; rates, k-hat, and what to try next. It takes seconds. Of a recipe's fit, the page
+        has what the mixture consists of and which rows are odd; of a reading, the network in evaluation mode.
 
         Args:
             held_out: rows to score all predictors on; for a `Split`, its test rows. If None, a fifth of the training rows,
-                which the fit has seen and the other predictors have not.
+                which the fit has seen and the other predictors have not. A reading needs rows, and a `Split` for the others.
+                A data frame, if the fit was trained on one.
             seed: of the draws, the choice of the fifth, and the forest.
 
         Returns:
@@ -121,8 +123,8 @@ class Fit(Posterior):
 
         Raises:
             TypeError: the fit is of a Pyro program, or its likelihood is neither Gaussian nor Student's t nor categorical.
-            ValueError: the fit has no training data, as after loading, or was trained on a loader; there are fewer than 10
-                rows to learn from or to be scored on.
+            ValueError: the fit has no training data, as after loading, or was trained on a loader, or replicates are not a
+                recipe's; there are fewer than 10 rows to learn from or to be scored on.
         """
         # pyrodrop.analysis imports this file, and is therefore imported when it is needed
         return import_module("pyrodrop.analysis.fit_report").report(self, held_out, seed)

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
+import torch.nn.functional as F
 from sklearn.datasets import make_moons
 from sklearn.ensemble import RandomForestRegressor
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import RidgeCV
+from torch import nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis import fit_report
-from pyrodrop.analysis.fit_report import ridge
 from pyrodrop.training import reasons
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,28 +39,6 @@ def run() -> Any:
 @pytest.fixture(scope="module")
 def page(run: Any) -> Any:
     return run.report((X[80:], Y[80:]))
-
-
-def test_ridge_regression_leaves_every_row_out() -> None:
-    """Against scikit-learn's, row by row, for the penalty that has the smallest error."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(12, 3)) * [1, 10, 100] + 5
-    y = x @ rng.normal(size=(3, 1)) + rng.normal(size=(12, 1))
-    standard = (x - x.mean(0)) / x.std(0)
-    errors = {}
-    for penalty in np.logspace(-4, 6, 31):
-        off = []
-        for i in range(12):  # all rows standardise the columns; the intercept is that of the others
-            rest = np.arange(12) != i
-            kept = np.c_[np.ones(11), standard[rest]]
-            weights = np.linalg.solve(kept.T @ kept + np.diag([0, *[penalty] * 3]), kept.T @ y[rest])
-            off.append(y[i] - np.r_[1, standard[i]] @ weights)
-        errors[penalty] = np.square(off).mean()
-    best = min(errors, key=lambda penalty: errors[penalty])
-    mean, variance = ridge(torch.tensor(x), torch.tensor(y), torch.tensor(x[:4] + 1))
-    expected = Ridge(best).fit(standard, y).predict((x[:4] + 1 - x.mean(0)) / x.std(0))
-    np.testing.assert_allclose(mean.numpy(), expected.reshape(4, 1), rtol=1e-6)
-    assert float(variance) == pytest.approx(errors[best], rel=1e-6)
 
 
 def test_every_predictor_is_judged_on_the_held_out_rows(run: Any, page: Any) -> None:
@@ -129,3 +109,48 @@ def test_classes_have_a_page_too() -> None:
     assert list(page.scores) == ["the fit", "constant", "random forest", "Gaussian process"]
     assert page.scores["random forest"]["accuracy"] > 0.8
     assert "learned drop_rate" in page.facts
+
+
+def test_a_recipe_has_a_page_with_its_mixture() -> None:
+    df = pd.DataFrame({"x": X[:, 0].numpy(), "kind": np.where(np.arange(180) % 2, "a", "b"), "y": Y[:, 0].numpy()})
+    run = pyrodrop.recipes.regressor(df[:80], target="y", hidden=(8,)).fit(steps=100, progress=False)
+    page = run.report(df[80:])
+    assert list(page.scores) == ["the fit", "constant", "ridge regression", "random forest", "Gaussian process"]
+    design = np.c_[df["x"], df["kind"] == "a", df["kind"] == "b"].astype(float)
+    assert page.scores["ridge regression"]["rmse"] == pytest.approx(
+        np.sqrt(np.square(df["y"] - RidgeCV(np.logspace(-6, 8, 100)).fit(
+            (design[:80] - design[:80].mean(0)) / design[:80].std(0), df["y"][:80]
+        ).predict((design - design[:80].mean(0)) / design[:80].std(0)))[80:].mean()), rel=0.02,
+    )  # fmt: skip
+    assert {"mixture", "models", "left out"} <= set(page.facts)
+    assert "Pareto k-hat" not in page.facts
+    assert run.report().facts["rows"].startswith("16 that the fit has seen")
+    with pytest.raises(ValueError, match="nor have replicates without a recipe"):
+        pyrodrop.Replicates(run.fits).report((X, Y))
+
+
+def test_a_reading_is_compared_with_evaluation_mode() -> None:
+    """Of PyTorch; with a high rate, dropout predicts worse, and the page says so."""
+    x, labels = (torch.as_tensor(each) for each in make_moons(160, noise=0.05, random_state=0))
+    x, pages = x.float(), {}
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 30), nn.ReLU(), nn.Dropout(0.0), nn.Linear(30, 2))
+    optimiser = torch.optim.Adam(net.parameters(), 0.03)
+    for _ in range(150):
+        optimiser.zero_grad()
+        F.cross_entropy(net(x[:80]), labels[:80]).backward()
+        optimiser.step()
+    settings: dict[str, Any] = {"likelihood": likelihoods.Categorical(), "weight_decay": 1e-4, "num_data": 80}
+    for rate in (0.01, 0.9):
+        net[2].p = rate
+        reading = pyrodrop.read(net.train(), x[:80], **settings)
+        pages[rate] = reading.report((x[80:], labels[80:]))
+        density = -float(F.cross_entropy(net.eval()(x[80:]), labels[80:]).detach())
+        assert pages[rate].scores["in evaluation mode"]["log_density"] == pytest.approx(density, rel=1e-4)
+        assert list(pages[rate].scores) == ["the fit", "in evaluation mode"]
+    assert pages[0.9].advice[0].startswith("In evaluation mode, without dropout, the network predicts better, by ")
+    assert not pages[0.01].advice
+    split = data.Split("moons", data.Dataset(x[:80], labels[:80]), data.Dataset(x[80:], labels[80:]), "", "", "")
+    assert "Gaussian process" in reading.report(split).scores
+    with pytest.raises(ValueError, match=r"a reading takes rows, report\(\(x, y\)\)"):
+        reading.report()

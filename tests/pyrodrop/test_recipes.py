@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import spearmanr
-from sklearn.linear_model import Ridge
+from scipy.stats import norm, spearmanr
+from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor
 from torch.distributions import Independent, MixtureSameFamily, Normal
 
+import pyrodrop
 from pyrodrop import metrics, recipes
-from pyrodrop.recipes import Component, _divided, ridge, stacked
+from pyrodrop.recipes import Component, _divided, logistic, ridge, stacked
+from pyrodrop.training.replicates import Replicates
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
@@ -127,6 +131,87 @@ def test_a_growing_series_goes_on_where_blocks_are_left_out() -> None:
     ]
     assert math.log(medians[0]) == pytest.approx(7.8, abs=0.5)
     assert math.log(medians[1]) < 6.5
+
+
+def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By NumPy, of the last fifth, two fifths, ...; they do not change the line at the last row, wherever it is."""
+    random = np.random.default_rng(2)
+    t = np.arange(100.0)
+    y = 0.002 * t**2 + random.normal(size=100)
+    df = pd.DataFrame({"quarter": np.array(["a", "b", "c", "d"])[np.arange(100) % 4], "t": t, "y": y})
+    shuffled = df.set_index(pd.date_range("2020-01-01", periods=100)).sample(frac=1, random_state=0)
+    for frame in (df, shuffled):
+        recipe = recipes.regressor(frame, target="y")
+        assert recipe._clock() == 0
+        assert recipes.regressor(frame.drop(columns="t").assign(z=random.normal(size=100)), target="y")._clock() is None
+        lines = [recipes.Line(torch.zeros(5, 1).double(), torch.zeros(1).double(), torch.ones(1).double())] * 5
+        x, unit = recipe._x(recipe.data), recipe._unit(recipe._observed(recipe.data))
+        order = np.argsort(x[:, 0].numpy())
+        time, off = x[:, 0].numpy()[order], (unit - recipes.ridge(x, unit).at(x))[:, 0].numpy()[order]
+        for line, rows in zip(recipe._with_trends(lines), (100, 80, 60, 40, 20), strict=True):
+            want = np.polyfit(time[-rows:], off[-rows:], 1)[0]
+            np.testing.assert_allclose(line.slopes[:, 0], [want, 0, 0, 0, 0], atol=1e-9)
+            np.testing.assert_allclose(line.at(x[order[-1:]]), 0, atol=1e-9)
+    taken: list[Any] = []
+
+    def record(*args: Any) -> Any:
+        taken.append(args[-1])
+        return _divided(*args)
+
+    monkeypatch.setattr(recipes, "_divided", record)
+    growing = df.assign(y=np.exp(0.05 * t + 0.1 * random.normal(size=100)))
+    run = recipes.regressor(growing[::-1], target="y", hidden=(8,)).fit(steps=60, **QUICK)
+    assert taken == [[row * 10 // 100 for row in range(100)]]  # without a training on single rows
+    ranges = [(float(fit.model.network.low[0, 0]), float(fit.model.network.high[0, 0])) for fit in run[:5]]  # type: ignore[union-attr]
+    lengths = [high - low for low, high in ranges]
+    assert max(lengths) == pytest.approx(np.sqrt(12), rel=0.02)  # of all rows
+    assert min(lengths) < 0.92 * max(lengths)  # without the first or the last block
+    taken.clear()
+    recipes.regressor(growing.sample(frac=1, random_state=0), target="y", hidden=(8,)).fit(steps=60, **QUICK)
+    assert taken[0] is None
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_densities_of_rows_that_are_left_out(labels: bool) -> None:
+    """From the predictions of the networks that were not trained on them."""
+    y = (Y[:, 0] > Y.median()).long() if labels else Y
+    recipe = (recipes.classifier if labels else recipes.regressor)((X, y))
+    run = recipe.fit(groups=None, neighbours=False, steps=60, **QUICK)
+    assert run.left_out is not None
+    assert run.weights is not None
+    left_out = _divided(len(X), 5, 5, 0)[1]
+    for part, rows in enumerate(left_out):
+        weights = 5 * torch.tensor(run.weights)[part::5]
+        each = [fit.predict(X[rows], 10, seed=0).log_density(y[rows]).exp() for fit in run[part::5]]
+        mixed = sum(weight * density for weight, density in zip(weights, each, strict=True))
+        torch.testing.assert_close(run.left_out[rows], torch.as_tensor(mixed).log(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
+    counts = torch.poisson((X[:, 0] - 5).clamp(0.1), generator=torch.Generator().manual_seed(0))
+    counts[3] = 40
+    run = recipes.regressor((X, counts)).fit(groups=None, steps=60, **QUICK)
+    facts = run.facts()
+    shares = [int(share) for share in re.findall(r"(\d+)% ", facts["mixture"])]
+    assert sum(shares) == pytest.approx(100, abs=2)
+    assert shares == sorted(shares, reverse=True)
+    assert facts["mixture"].count("networks with priors of sd") == 2
+    assert facts["mixture"].count("the line with noise of") == 2
+    assert facts["models"] == "y"
+    assert facts["odd rows"].startswith("3, up to") or facts["odd rows"].startswith("3 ")
+    assert facts["y"].startswith("whole numbers from 0 to 40, as counts are; ")
+    assert "a long tail of large values" in str(run)
+    run.save(tmp_path / "run.pt")
+    again = pyrodrop.Replicates.load(tmp_path / "run.pt").facts()
+    assert again == {**facts, "y": ""}
+    run.left_out = torch.zeros(2, 2)
+    run.save(tmp_path / "damaged.pt")
+    with pytest.raises(
+        ValueError, match=r"must have log densities of rows that are left out, \[N\]; got shape \[2, 2\]"
+    ):
+        pyrodrop.Replicates.load(tmp_path / "damaged.pt")
+    classes = recipes.classifier((X, LABELS)).fit(groups=None, steps=60, **QUICK)
+    assert (classes.facts()["models"], classes.facts()["y"]) == ("classes", "")
 
 
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
@@ -255,6 +340,91 @@ def test_classes_are_told_apart() -> None:
     run = recipes.classifier((X, LABELS)).fit(steps=200, **QUICK)
     scores = metrics.classification_scores(run.predict(X, 100), LABELS)
     assert scores["log_density"] > -0.2 > -math.log(2)
+
+
+def test_the_density_of_neighbours_is_that_of_rows_in_other_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a sum in NumPy over the rows that were left out of other networks; a loaded fit predicts the same."""
+    found: dict[str, Any] = {}
+    of_density = Component.of_density
+
+    def record(logs: Any, columns: int = 0) -> Component:
+        found["density"] = logs[0].exp().numpy()
+        return of_density(logs, columns)
+
+    monkeypatch.setattr(Component, "of_density", record)
+    y = 7 + (Y / 20).round()
+    run = recipes.regressor((X, y)).fit(3, groups=None, steps=30, **QUICK)
+    near = [member.model.network for member in run[-3:]]
+    assert len(run) == 15
+    order, scale = near[0].f[:, 0].double(), float(y.std(correction=0))
+    left_out = _divided(60, 5, 3, seed=0)[1]
+    z, part = ((torch.cat([y[rows] for rows in left_out])[:, 0] - y.mean()) / scale).double(), np.repeat([0, 1, 2], 12)
+    known = torch.randperm(36, generator=torch.Generator().manual_seed(0))
+    known = known[z[known].argsort()]
+    torch.testing.assert_close(order, z[known], atol=1e-6, rtol=0)
+    x, m = torch.empty(36, 3).double(), torch.empty(36).double()
+    x[known], m[known] = near[0].x.double(), near[0].m[:, 0].double()
+    b, c = near[0].near.double()
+    h = float((run[-1].model.likelihood.factor * run[-1].model.likelihood.variance_at_zero).sqrt())
+    assert h >= float(z.unique().diff().median()) / math.sqrt(12) - 1e-6
+    weights = np.exp(-((m[:, None] - m) / b).square() / 2 - torch.cdist(x, x).square() / (2 * c**2)).numpy()
+    weights[part[:, None] == part] = 0
+    weights /= weights.sum(1, keepdims=True)
+    np.testing.assert_allclose(found["density"], (weights * norm.pdf(z[:, None], z, h)).sum(1) / scale, rtol=1e-4)
+
+
+def test_neighbours_say_that_values_repeat() -> None:
+    """y is 0 in half of the rows, and otherwise 1, 2 or 30: the density is that of normal peaks at these four values."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 2, generator=generator)
+    values = torch.tensor([1.0, 2.0, 30.0])[torch.randint(0, 3, (300, 1), generator=generator)]
+    y = (x[:, :1] > 0) * values
+    recipe, density = recipes.regressor((x[:200], y[:200])), []
+    for neighbours in (True, False):
+        run = recipe.fit(neighbours=neighbours, groups=None, steps=200, **QUICK)
+        density.append(float(run.predict(x[200:], 300).log_density(y[200:]).mean()))
+    best = -math.log(3) / 2 - math.log(math.sqrt(2 * math.pi / 12))  # widths are those of cells as wide as 1
+    assert best - 0.3 < density[0] < best
+    assert density[0] > density[1] + 0.5
+    assert len(recipes.regressor((x, y)).fit(1, steps=2, **QUICK)) == 4  # of one part there are no others
+    assert len(recipes.regressor((x, torch.cat([y, x], 1))).fit(2, steps=2, **QUICK)) == 8  # of several columns none
+
+
+def test_what_was_saved_predicts_the_same(tmp_path: Path) -> None:
+    """With neighbours and a column that is taken by logarithm."""
+    x = torch.cat([10 ** (X[:, :1] - 5), X[:, 1:]], 1)
+    for recipe in (recipes.regressor((x, (X[:, :1] - 7).square())), recipes.classifier((x, LABELS))):
+        run = recipe.fit(2, groups=None, steps=20, **QUICK)
+        loaded = Replicates.load(run.save(tmp_path / "run"))
+        assert torch.equal(run.predict(x, 50).f, loaded.predict(x, 50).f)
+
+
+def test_a_column_over_powers_of_ten_is_taken_by_logarithm() -> None:
+    """y is a wave of its logarithm: the error is that of the same wave of an even column."""
+    generator = torch.Generator().manual_seed(0)
+    even = 6 * torch.rand(400, 1, generator=generator) - 3
+    y = torch.sin(2 * even) + 0.1 * torch.randn(400, 1, generator=generator)
+    errors = []
+    for x in (10**even, even):
+        recipe = recipes.regressor((x[:300], y[:300]))
+        assert recipe.model.network.logs == ([0] if x is not even else [])  # type: ignore[union-attr]
+        off = recipe.fit(2, groups=None, steps=800, **QUICK).predict(x[300:], 100).mean - y[300:]
+        errors.append(float(off.square().mean().sqrt()))
+    assert errors[0] < 1.5 * errors[1] < 0.4
+    zeros = torch.where(even < -2.5, 0.0, 10**even)
+    assert recipes.regressor((zeros, y)).model.network.logs == [0]  # type: ignore[union-attr]
+    assert recipes.regressor((-zeros, y)).model.network.logs == []  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("penalty", [0.1, 10.0])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_lines_of_labels_are_logistic_regressions(penalty: float, classes: int) -> None:
+    x = X[:, :2].double() - 7
+    labels = torch.bucketize(x[:, 0], torch.tensor([0.0, 1.0])[: classes - 1].double())
+    line = logistic(x, labels, classes, penalty)
+    twice = 2 if classes == 2 else 1  # scikit-learn has one logit of two classes, the difference of ours
+    model = LogisticRegression(C=twice / penalty, tol=1e-10, max_iter=10_000).fit(x, labels)
+    np.testing.assert_allclose(line.at(x).softmax(-1), model.predict_proba(x), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,22 @@
-"""The entry for ScoringBench, https://github.com/jonaslandsgesell/ScoringBench: a wrapper of `NetworkRegressor`.
+"""The entries for ScoringBench, https://github.com/jonaslandsgesell/ScoringBench: wrappers of `NetworkRegressor`.
 
-In ``scoringbench/univariate/models.py``:
+In ``scoringbench/univariate/models.py``, and with ``entry_of_draws`` in ``scoringbench/multivariate/models.py``:
 
     from pyrodrop.analysis.lab.peers.scoringbench import entry
 
     MODELS = {"pyrodrop": entry(), ...}
 
-Predictions are 999 quantiles. Single rows are left out (``groups=None``), since the test rows of its folds lie at random
-places of a table.
+Predictions are 999 quantiles; of several columns of y, draws of all columns, which depend on each other through the
+functions and not through the noise. Single rows are left out (``groups=None``), since the test rows of its folds lie at
+random places of a table.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from pyrodrop.sklearn import NetworkRegressor
 
 LEVELS = np.arange(1, 1000) / 1000
 _WRAPPERS, _READ = "scoringbench.univariate.wrappers", ("from_multi_quantile", "median", "native", "resampled")
+_MULTIVARIATE = "scoringbench.multivariate"
 _ROWS = 100  # predicted at a time
 _MOST_VALUES = 20  # of text
 
@@ -44,20 +47,11 @@ def entry(**options: Any) -> type[Any]:
     if lacking:
         raise ImportError(f"{_WRAPPERS} must have the layout of 2026; got one without {', '.join(lacking)}")
 
-    class Pyrodrop(base):  # type: ignore[misc, valid-type]
+    class Pyrodrop(_Tables, base):  # type: ignore[misc, valid-type]
         def fit(self, X: pd.DataFrame, y: Any) -> Pyrodrop:
             self._set_train_range(y)
-            self._kept = [name for name in X if _is_usable(X[name])]
-            self._values = {name: set(X[name].dropna()) for name in self._kept if X[name].dtype.kind not in "biuf"}
-            self._model = NetworkRegressor(**{"random_state": 0, "groups": None, **options})
-            self._model.fit(X[self._kept], np.asarray(y, float))
+            self._train(X, np.asarray(y, float), options)
             return self
-
-        def _known(self, X: pd.DataFrame) -> pd.DataFrame:
-            """The columns of ``fit``, in which new categories are missing."""
-            return X[self._kept].assign(**{
-                name: X[name].where(X[name].isin(values)) for name, values in self._values.items()
-            })  # fmt: skip
 
         def predict(self, X: pd.DataFrame) -> np.ndarray:
             return np.asarray(self._model.predict(self._known(X)))
@@ -72,6 +66,52 @@ def entry(**options: Any) -> type[Any]:
             return prediction.from_multi_quantile(q, LEVELS, mean=mean, train_range=self._y_train_range)
 
     return Pyrodrop
+
+
+def entry_of_draws(**options: Any) -> type[Any]:
+    """The wrapper of the track of several targets, whose predictions are draws, as many as its ``config.N_DRAWS``.
+
+    Raises:
+        ImportError: as `entry`.
+    """
+    names = {"wrappers": "MultivariateWrapper", "prediction": "MultivariateSamplePrediction", "config": "N_DRAWS"}
+    found = {name: getattr(import_module(f"{_MULTIVARIATE}.{of}"), name, None) for of, name in names.items()}
+    lacking = [name for name, value in found.items() if value is None]
+    base, prediction, count = (cast(Any, value) for value in found.values())
+    if base is not None and not hasattr(base, "predict_ensemble"):
+        lacking.append("MultivariateWrapper.predict_ensemble")
+    if prediction is not None and not {"samples", "mean"} <= {*inspect.signature(prediction).parameters}:
+        lacking.append("samples and mean of MultivariateSamplePrediction")
+    if lacking:
+        raise ImportError(f"{_MULTIVARIATE} must have the layout of 2026; got one without {', '.join(lacking)}")
+
+    class PyrodropDraws(_Tables, base):  # type: ignore[misc, valid-type]
+        def fit(self, X: pd.DataFrame, Y: Any) -> PyrodropDraws:
+            self._train(X, np.asarray(Y, float).reshape(len(X), -1), options)
+            return self
+
+        def predict_ensemble(self, X: pd.DataFrame) -> Any:
+            predicted = self._model.prediction(self._known(X), count)
+            samples = predicted.sample_y(count).numpy().swapaxes(0, 1)  # [rows, draws, columns]
+            return prediction(samples=samples, mean=predicted.mean.numpy())
+
+    return PyrodropDraws
+
+
+class _Tables:
+    """Training on the columns of a frame that can be used."""
+
+    def _train(self, X: pd.DataFrame, y: np.ndarray, options: Mapping[str, Any]) -> None:
+        self._kept = [name for name in X if _is_usable(X[name])]
+        self._values = {name: set(X[name].dropna()) for name in self._kept if X[name].dtype.kind not in "biuf"}
+        self._model = NetworkRegressor(**{"random_state": 0, "groups": None, **options})
+        self._model.fit(X[self._kept], y)
+
+    def _known(self, X: pd.DataFrame) -> pd.DataFrame:
+        """The columns of ``fit``, in which new categories are missing."""
+        return X[self._kept].assign(**{
+            name: X[name].where(X[name].isin(values)) for name, values in self._values.items()
+        })  # fmt: skip
 
 
 def _is_usable(column: Any) -> bool:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from pyrodrop.analysis.lab.peers.scoringbench import LEVELS, entry
+from pyrodrop.analysis.lab.peers.scoringbench import LEVELS, entry, entry_of_draws
 
 
 class DistributionPrediction:
@@ -99,3 +99,62 @@ def test_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, DistributionPrediction=DistributionPrediction, ProbabilisticWrapper=object)
     with pytest.raises(ImportError, match="without ProbabilisticWrapper._set_train_range"):
         entry()
+
+
+class MultivariateSamplePrediction:
+    """Draws ``[rows, draws, columns]``, of which all scores are computed, and their mean."""
+
+    def __init__(self, samples: np.ndarray, mean: np.ndarray) -> None:
+        assert samples.ndim == 3
+        assert np.isfinite(samples).all()
+        assert mean.shape == samples.shape[::2]
+        self.samples, self.mean = samples, mean
+
+
+class MultivariateWrapper:
+    def fit(self, X: Any, Y: Any) -> MultivariateWrapper:
+        raise NotImplementedError
+
+    def predict_ensemble(self, X: Any) -> MultivariateSamplePrediction:
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> np.ndarray:
+        return self.predict_ensemble(X).mean
+
+
+def of_several(monkeypatch: pytest.MonkeyPatch, **names: Any) -> None:
+    for module in ("", ".wrappers", ".prediction", ".config"):
+        name = f"scoringbench.multivariate{module}"
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        vars(sys.modules[name]).update(names)
+
+
+def test_draws_of_several_columns_have_their_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two columns, 2 x and -x, with noise of standard deviations 1/2 and 1."""
+    parts: Any = {
+        "MultivariateWrapper": MultivariateWrapper,
+        "MultivariateSamplePrediction": MultivariateSamplePrediction,
+    }
+    installed(monkeypatch)
+    of_several(monkeypatch, **parts, N_DRAWS=400)
+    random = np.random.default_rng(0)
+    x = random.normal(size=160)
+    X = pd.DataFrame({"x": x, "kind": np.where(np.arange(160) % 3, "a", "b")})
+    Y = pd.DataFrame({"first": 2 * x, "second": -x}) + random.normal(size=(160, 2)) * [0.5, 1]
+    model = entry_of_draws(max_steps=200, hidden_layer_sizes=(8,))()
+    predicted = model.fit(X[:120], Y[:120]).predict_ensemble(X[120:].assign(kind="c"))
+    assert predicted.samples.shape == (40, 400, 2)
+    np.testing.assert_allclose(predicted.mean, model.predict(X[120:].assign(kind="c")))
+    np.testing.assert_allclose(predicted.samples.mean(1), predicted.mean, atol=0.3)  # standard error at most .06
+    np.testing.assert_allclose(predicted.samples.std(1).mean(0), [0.5, 1], rtol=0.35)
+    assert np.abs(predicted.mean - np.c_[2 * x, -x][120:]).mean() < 0.25
+    of_several(monkeypatch, **parts)
+    with pytest.raises(ImportError, match="multivariate must have the layout of 2026; got one without N_DRAWS"):
+        entry_of_draws()
+    renamed = type("Renamed", (), {"__init__": lambda self, draws: None})
+    of_several(monkeypatch, **parts | {"MultivariateSamplePrediction": renamed}, N_DRAWS=4)
+    with pytest.raises(ImportError, match="without samples and mean of MultivariateSamplePrediction"):
+        entry_of_draws()
+    of_several(monkeypatch, **parts | {"MultivariateWrapper": object}, N_DRAWS=4)
+    with pytest.raises(ImportError, match="MultivariateWrapper.predict_ensemble"):
+        entry_of_draws()

@@ -30,7 +30,8 @@ def frame() -> pd.DataFrame:
     holes = np.where(np.arange(SIZE) % 5 == 1, None, text[::-1])
     size = pd.Categorical(np.array(["s", "m"])[np.arange(SIZE) % 2], ["s", "m", "l"], ordered=True)
     return pd.DataFrame({
-        "text": text, "number": number, "gaps": gaps, "whole": np.arange(SIZE) % 4, "bool": number > 5,
+        "text": text, "number": number, "gaps": gaps, "whole": np.arange(SIZE) % 4,
+        "powers": 10.0 ** (np.arange(SIZE) % 7 - 3), "bool": number > 5,
         "holes": holes, "size": size, "sparse": pd.arrays.SparseArray(np.where(np.arange(SIZE) % 9 == 0, 2.0, 0.0)),
         "maybe": pd.array([None if n % 8 == 1 else n % 3 == 0 for n in range(SIZE)], dtype="boolean"),
         "y": number + (text == "red") + RNG.normal(0, 0.1, SIZE),
@@ -42,7 +43,7 @@ def test_inputs_are_those_of_pandas() -> None:
     df = frame()
     data = Dataset.from_frame(df, "y")
     assert torch.equal(recipes.regressor(df, target="y").data.x, data.x)
-    numbers = df[["number", "gaps", "whole", "sparse"]].astype(float)
+    numbers = df[["number", "gaps", "whole", "powers", "sparse"]].astype(float)
     bools = df[["bool", "maybe"]].astype("Float64").astype(float)
     holes = pd.get_dummies(df["holes"], dummy_na=True)
     want = [
@@ -53,18 +54,18 @@ def test_inputs_are_those_of_pandas() -> None:
     np.testing.assert_allclose(data.x, pd.concat(want, axis=1).to_numpy(float), rtol=1e-6)
     assert data.columns is not None
     assert data.columns.names == (
-        "number", "gaps", "whole", "sparse", "bool", "maybe", "gaps is missing", "maybe is missing", "text=blue",
+        "number", "gaps", "whole", "powers", "sparse", "bool", "maybe", "gaps is missing", "maybe is missing", "text=blue",
         "text=green", "text=red", "holes=blue", "holes=green", "holes=red", "holes is missing", "size=s", "size=m", "size=l",
     )  # fmt: skip
     assert data.inputs is not None
-    filled = numbers.fillna(numbers.median())[["number", "gaps", "whole"]]
-    np.testing.assert_allclose(data.inputs.loc[:3], filled.mean(), rtol=1e-5)
-    np.testing.assert_allclose(data.inputs.scale[4:], 1.0)  # all but numbers stay 0 and 1
+    filled = numbers.fillna(numbers.median())[["number", "gaps", "whole", "powers"]]
+    np.testing.assert_allclose(data.inputs.loc[:4], filled.mean(), rtol=1e-5)
+    np.testing.assert_allclose(data.inputs.scale[5:], 1.0)  # all but numbers stay 0 and 1
     new = df.head(2).assign(number=np.nan, text=None, gaps=np.nan)  # gaps in columns that had none
     x = data.columns.x(new)
     assert x[0, 0] == pytest.approx(df["number"].median())
-    assert x[0, 6] == 1
-    assert x[0, 8:11].tolist() == (pd.get_dummies(df["text"]).columns == df["text"].mode()[0]).astype(float).tolist()
+    assert x[0, 7] == 1
+    assert x[0, 9:12].tolist() == (pd.get_dummies(df["text"]).columns == df["text"].mode()[0]).astype(float).tolist()
     again = Columns.of_words(json.loads(json.dumps(data.columns.words())), "file")
     torch.testing.assert_close(again.x(new), x)
 

@@ -122,7 +122,7 @@ def test_without_a_seed_first_weights_are_those_of_torchs_generator(name: str, m
 
 def test_every_network_takes_a_seed() -> None:
     takes = {name for name in models.__all__ if "seed" in inspect.signature(getattr(models, name)).parameters}
-    as_they_are = {"NetworkModel", "TrainedNetwork", "from_module"}
+    as_they_are = {"Neighbours", "NetworkModel", "TrainedNetwork", "from_module"}
     assert set(RANDOM) - {"LowRank", "Ensemble"} == takes == set(models.__all__) - as_they_are
 
 

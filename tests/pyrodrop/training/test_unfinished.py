@@ -13,7 +13,7 @@ from torch.distributions import Normal
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.training.reasons import judge, reason, still_falls
+from pyrodrop.training.reasons import judge, odd_rows, reason, shape_of, still_falls
 from pyrodrop.training.worth import Worth
 
 torch.manual_seed(0)
@@ -199,3 +199,24 @@ def test_standardised_data_that_need_more_steps_are_told_so(caplog: pytest.LogCa
     pyrodrop.fit(model, guides.Point(model), data, steps=100, lr=3e-4, engine="traced", progress=False)
     [message] = said(caplog)
     assert "the loss still falls" in message
+
+
+def test_odd_rows_and_values_are_said() -> None:
+    generator = torch.Generator().manual_seed(0)
+    densities = (
+        -torch.special.ndtri((torch.arange(500) + 0.5) / 500)[torch.randperm(500, generator=generator)].square() / 2
+    )
+    assert odd_rows(densities) == ""
+    densities[[7, 300]] = torch.tensor([-9.0, -12.0])
+    densities[8] = torch.nan
+    assert odd_rows(densities).startswith("300, 7, up to 11.8 nats less probable")
+    densities[:9] = -20
+    assert odd_rows(densities).startswith("0, 1, 2, 3, 4 and 5 more, up to")
+    normal = torch.randn(500, 1, generator=generator)
+    assert shape_of(normal) == ""
+    assert shape_of(torch.cat([normal, normal.exp()], 1)) == "a long tail of large values"
+    assert shape_of(-normal.exp()) == "a long tail of small values"
+    assert shape_of(normal.clamp(min=-0.5)).startswith("344 values, of which -0.5 in 31% of the rows")
+    counts = torch.arange(100).float()
+    assert shape_of(counts) == "whole numbers from 0 to 99, as counts are"
+    assert shape_of(counts - 1) == ""

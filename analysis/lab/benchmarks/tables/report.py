@@ -34,7 +34,11 @@ RANKED: Mapping[Kind, tuple[str, ...]] = {
 HEADERS = {
     "log_density": "log density", "crps": "CRPS", "interval": "interval score", "brier": "Brier score", "error": "error",
 }  # fmt: skip
-HALVES: Mapping[Half, str] = {"judging": "judged", "finding": "found"}  # in names of parts of the page
+HALVES: Mapping[Half, str] = {
+    "judging": "judged",
+    "finding": "found",
+    "later": "later",
+}  # in names of parts of the page
 Cells = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]
 
 

@@ -25,15 +25,17 @@ QUOTAS = {
 
 def test_the_kept_tables_have_their_numbers_and_are_in_both_halves_by_turns() -> None:
     entries = list(chosen.chosen().values())
-    assert (len(names()), len(names("classification"))) == (64, 20)
+    assert (len(names()), len(names("classification"))) == (64 + 20, 20)
     for kind, quotas in QUOTAS.items():
         for source, quota in quotas.items():
             of_source = [entry for entry in entries if (entry.kind, entry.source) == (kind, source)]
-            assert len(of_source) == quota
+            assert len(of_source) == quota + 20 * (source == "R")
             hashes = [hashlib.sha256(entry.name.encode()).hexdigest() for entry in of_source]
             assert hashes == sorted(hashes)
-            assert [entry.half for entry in of_source] == [("finding", "judging")[k % 2] for k in range(quota)]
-    assert sorted(names(half="finding") + names(half="judging")) == sorted(names())
+            halves = [entry.half for entry in of_source]
+            assert halves[:quota] == [("finding", "judging")[k % 2] for k in range(quota)]
+            assert halves[quota:] == ["later"] * 20 * (source == "R")
+    assert sorted(names(half="finding") + names(half="judging") + names(half="later")) == sorted(names())
     for call in (lambda: names("regressions"), lambda: names(half="both"), lambda: table("uci/year")):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"no (kind of table|half of the tables|table) is called"):
             call()
