@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import Normal
+from pyrodrop.reading.reading import Reading
 from torch import Tensor
 
 from pyrodrop import metrics
@@ -34,7 +35,6 @@ from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT, per_row
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.reading.reading import Reading
 from pyrodrop.recipes import ridge
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import exclusive

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop import likelihoods, models, priors
-from pyrodrop.analysis.lab.zoo.conv_net import conv_net
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -46,13 +45,3 @@ def test_lenet5_is_caffes_network(rectified: bool) -> None:
     h = F.max_pool2d(conv_act(F.conv2d(h, w["conv2.weight"], b["conv2.bias"])), 2, 2)
     h = F.relu(F.linear(h.reshape(3, -1), w["ip1.weight"], b["ip1.bias"]))
     torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["ip2.weight"], b["ip2.bias"]))
-
-
-def test_conv_net_is_written_out_with_functions() -> None:
-    model = conv_net(COLOURS, scale=0.25, **SETTINGS)
-    w, b, x = model.weight_sites(), model.free, torch.rand(3, *COLOURS)
-    h = F.softplus(F.conv2d(x, w["conv1.weight"], b["conv1.bias"], stride=2, padding=2))
-    h = F.softplus(F.conv2d(h, w["conv2.weight"], b["conv2.bias"], stride=2, padding=2)).reshape(3, -1)
-    h = F.softplus(F.linear(h, w["dense1.weight"], b["dense1.bias"]))
-    h = F.softplus(F.linear(h, w["dense2.weight"], b["dense2.bias"]))
-    torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["out.weight"], b["out.bias"]))
