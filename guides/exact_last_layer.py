@@ -4,7 +4,7 @@ Laplace's approximation of it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Self
 
 import pyro
@@ -21,6 +21,7 @@ from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
 from pyrodrop.guides.laplace import TURN, LabelRows
 from pyrodrop.guides.mean_field import MeanField
+from pyrodrop.guides.point import Point
 from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
@@ -29,6 +30,8 @@ from pyrodrop.networks.trial import close
 from pyrodrop.parts import Part
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.reparam.lazy import LazyWeight
+
+_ROWS = 1024  # of which features are computed at once
 
 
 class ExactLastLayer(Part, LocalModule):
@@ -57,9 +60,10 @@ class ExactLastLayer(Part, LocalModule):
     arXiv:2404.11599, learn the normal distribution of classes instead.
 
     It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
-    step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
-    are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
-    `kl_weight` changes the layers below; the last layer keeps the posterior written above.
+    step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y, unless the
+    layers below are `guides.Point` and `forget_rows` was called. Minibatches are correct, but as slow as all rows and
+    noisier, so leave `batch_size` None. `estimator` must be ``shared``. `kl_weight` changes the layers below; the last layer
+    keeps the posterior written above.
 
     Under Pyro's `SVI`, call `condition_on` with all rows before the first step.
 
@@ -140,6 +144,7 @@ class ExactLastLayer(Part, LocalModule):
         device = model.weight_sites()[self.weight].device
         x = x.to(device, copy=True)
         y = model.likelihood.as_target(y if y.is_floating_point() or self.of_labels else y.double()).to(device)
+        self.rows.y = self.rows.y[:0]
         with torch.no_grad():
             if self.of_labels:
                 model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
@@ -154,13 +159,39 @@ class ExactLastLayer(Part, LocalModule):
         else:
             self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)  # `seen` as in files
 
+    @torch.no_grad()
+    def forget_rows(self) -> None:
+        """Replace the rows of a trained guide by a triangular matrix that has the same products, for a file without x and y.
+
+            [1, Phi, y]' [1, Phi, y] = R' R       R [1 + H + D, 1 + H + D], which has the same posterior as the rows
+
+        Predictions are the same up to rounding, and do not compute features of training rows any more. `left_out` and
+        training need the rows; `pyrodrop.fit` sets them.
+
+        Raises:
+            ValueError: y are class labels, no rows are set, or the features of a row differ between draws.
+        """
+        if self.of_labels or not isinstance(self.features, Point):
+            raise ValueError(
+                "forget_rows needs Gaussian noise above guides.Point: class labels and layers below that are drawn need all "
+                f"rows for each draw; got {self.describe()}"
+            )
+        x, y = self.rows()
+        if not self.rows.summed:
+            below = {name: values[0] for name, values in self.features.draw(1).items()}
+            blocks = (
+                torch.cat(self._design(below, *block), 1) for block in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
+            )
+            self.rows.keep(triangle(blocks), len(self.model.weight_sites()[self.weight]))
+
     def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
 
         The arguments are those of the model, and are ignored.
 
         Raises:
-            ValueError: no rows are set, or a weight below is not one sample for all rows.
+            ValueError: no rows are set, or they are forgotten and a gradient is computed; or a weight below is not one
+                sample for all rows.
         """
         drawn = self.features()
         if any(isinstance(w, LazyWeight) or w.shape != self.features.shapes[name] for name, w in drawn.items()):
@@ -168,7 +199,13 @@ class ExactLastLayer(Part, LocalModule):
                 "guides.ExactLastLayer computes the last layer from one sample of the layers below: estimator must be "
                 "'shared', and particles must not be vectorised"
             )
-        last = self._posterior(drawn, *self.rows())
+        rows = self.rows()
+        if self.rows.summed and torch.is_grad_enabled():
+            raise ValueError(
+                "guides.ExactLastLayer is trained with all rows of the data, and has forgotten them: call "
+                "guide.condition_on(x, y), as pyrodrop.fit does"
+            )
+        last = self._posterior(drawn, *rows)
         drawn[self.weight] = pyro.sample(self.weight, last.weight)
         if self.bias is not None:
             drawn[self.bias] = pyro.sample(self.bias, last.bias_given(drawn[self.weight]))
@@ -182,20 +219,24 @@ class ExactLastLayer(Part, LocalModule):
         """
         model: Any = self.model
         initial = model.weight_sites()
-        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
-        phi, (loc, inverse) = phi.double(), _prior(model, self.weight)
-        offset = torch.zeros_like(inverse[:, 0]) if self.bias is not None or fixed is None else fixed.double()
+        loc, inverse = _prior(model, self.weight)
         if self.bias is not None:
             of_bias = _prior(model, self.bias)
-            phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
             loc, inverse = (torch.cat([b[:, None], w], 1) for b, w in zip(of_bias, (loc, inverse), strict=True))
-        rows: Any = (self._labels if self.of_labels else self._regression)(phi, y, output, offset, loc, inverse)
+        rows: Any
+        if self.of_labels:
+            rows = self._labels(*self._inputs(below, x), y, loc, inverse)
+        else:
+            phi, targets = (x, y) if self.rows.summed else self._design(below, x, y)
+            noise: Any = elements(model.likelihood(torch.zeros_like(initial[self.weight][:, :1].T), model.targets))
+            tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
+            rows = _Regression(phi, targets.nan_to_num(), tau, loc, inverse)
         goal, precision = rows.posterior(start) if self.of_labels else rows.posterior()
         outputs = len(loc) // len(precision)  # of which the weights are dependent
         biases = outputs if self.bias is not None else 0
         if biases > 1:  # the biases first, so that the weights have their marginal precision
             size = loc.shape[1]
-            order = torch.tensor(sorted(range(loc.numel()), key=lambda i: (i % size > 0, i)), device=phi.device)
+            order = torch.tensor(sorted(range(loc.numel()), key=lambda i: (i % size > 0, i)), device=precision.device)
             precision = precision[:, order][..., order]
         factor, failed = torch.linalg.cholesky_ex(precision)
         factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
@@ -210,22 +251,29 @@ class ExactLastLayer(Part, LocalModule):
         at_mean = _PerOutput(mean[:, 0], of_bias, 1, initial[self.bias], turn)
         return _LastLayer(weight, at_mean, slope, rows, mean, factor)
 
-    def _regression(
-        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
-    ) -> _Regression:
+    def _inputs(self, below: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the layer ``[N, M]``, with a 1 first for a bias with a prior; a bias without one ``[D]``; the output."""
         model: Any = self.model
+        initial = model.weight_sites()
+        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
+        phi = phi.double()
+        if self.bias is not None:
+            return torch.cat([torch.ones_like(phi[:, :1]), phi], 1), phi.new_zeros(output.shape[-1]), output
+        return phi, phi.new_zeros(output.shape[-1]) if fixed is None else fixed.double(), output
+
+    def _design(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs of the layer, and standardised y less a bias without a prior, ``[N, D]``."""
+        model: Any = self.model
+        phi, offset, output = self._inputs(below, x)
         if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
             raise ValueError(
                 "guides.ExactLastLayer needs outputs [N, D] and a y of their shape; got outputs "
                 f"{list(output.shape)} and y {list(y.shape)}"
             )
-        targets = model.targets(y.reshape(output.shape)).double()
-        noise: Any = elements(model.likelihood(torch.zeros_like(output[:1]), model.targets))
-        tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-        return _Regression(phi, (targets - offset).nan_to_num(), tau, loc, inverse)
+        return phi, model.targets(y.reshape(output.shape)).double() - offset
 
     def _labels(
-        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
+        self, phi: Tensor, offset: Tensor, output: Tensor, y: Tensor, loc: Tensor, inverse: Tensor
     ) -> LabelRows:
         model: Any = self.model
         softmax = isinstance(model.likelihood, Categorical)
@@ -257,10 +305,11 @@ class ExactLastLayer(Part, LocalModule):
             ``[N]`` in float64.
 
         Raises:
-            ValueError: no rows are set, or y are class labels.
+            ValueError: no rows are set, or they were forgotten, or y are class labels.
         """
-        if self.of_labels:
-            raise ValueError("left_out has a closed form for Gaussian noise; got class labels")
+        if self.of_labels or self.rows.summed:
+            what = "class labels" if self.of_labels else "a guide without rows"
+            raise ValueError(f"left_out has a closed form for Gaussian noise, and needs the rows; got {what}")
         last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
         phi, targets, tau, *_ = last.rows
         variance = torch.linalg.solve_triangular(last.factor, phi.T, upper=False).square().sum(-2)  # [D, N]
@@ -307,6 +356,8 @@ class ExactLastLayer(Part, LocalModule):
         """Reset the guide of the layers below to the current weights of the model; the last layer is computed from them."""
         check_model(model, "an ExactLastLayer")
         self.features.restart(_Below(model, self._last))
+        if self.rows.summed:
+            self.rows.y = self.rows.y[:0]  # of other features
         self.__dict__["model"] = model
 
     def rates(self) -> dict[str, Any]:
@@ -324,7 +375,7 @@ class ExactLastLayer(Part, LocalModule):
 
 class _Rows(nn.Module):
     """The rows that the posterior is conditioned on, and which values of y are not missing, or logits at which the search
-    for the mode of class labels starts; empty until they are set."""
+    for the mode of class labels starts; empty until they are set. Where `seen` is empty, x and y are those of `triangle`."""
 
     any_shape = True  # the buffers may have any shape in a file
     x: Tensor
@@ -346,7 +397,19 @@ class _Rows(nn.Module):
             )
         if "start" in self._buffers:
             return self.x, self.y, self.start
+        if self.summed:
+            return self.x, self.y
         return self.x, self.y.masked_fill(~self.seen, math.nan)
+
+    @property
+    def summed(self) -> bool:
+        """Whether x are inputs of the layer, and y standardised, with the products of all rows."""
+        return "seen" in self._buffers and len(self.y) > 0 and not self.seen.numel()
+
+    def keep(self, factor: Tensor, outputs: int) -> None:
+        """Replace the rows by a `triangle` of theirs, whose last columns are y."""
+        self.x, self.y = factor[:, :-outputs].clone(), factor[:, -outputs:].clone()
+        self.seen = torch.empty(0, dtype=torch.bool, device=factor.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         for name in self._buffers:
@@ -457,6 +520,19 @@ class _LastLayer(NamedTuple):
         assert self.bias_at_mean is not None
         moved = (self.slope @ self.weight.as_columns(weight - self.weight.loc)).reshape(*weight.shape[:-1])
         return self.bias_at_mean.at(self.bias_at_mean.loc - self.bias_at_mean.turned(moved))
+
+
+def triangle(blocks: Iterable[Tensor]) -> Tensor:
+    """R of the QR decomposition of the rows ``[n, K]`` of all blocks: R'R = sum_n row_n row_n', with the accuracy of rows.
+
+    Golub & Van Loan (2013), Matrix Computations, section 5.2; it needs the memory of a block and of R.
+    """
+    factor: Tensor | None = None
+    for block in blocks:
+        factor = torch.linalg.qr(block if factor is None else torch.cat([factor, block]), mode="r")[1]
+    if factor is None:
+        raise ValueError("data must have rows; got none")
+    return factor
 
 
 def _last_map(

@@ -18,14 +18,18 @@ from __future__ import annotations
 
 import copy
 import glob
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.loader import read_for
 from pyrodrop.guides import ExactLastLayer, Point
+from pyrodrop.guides.exact_last_layer import triangle
 from pyrodrop.guides.laplace import LabelRows
 from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from pyrodrop.likelihoods.classes import check_classes, labels
@@ -35,6 +39,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.threads import outside
 from pyrodrop.training.result import Fit
 
+_log = logging.getLogger("pyrodrop")
 _LEAST = 1e-3  # smallest noise, over the root mean square of y - mean
 _WIDE = 10.0  # standard deviation of the bias, over the root mean square of y, or of logits
 _ITERATIONS = 200
@@ -44,7 +49,7 @@ _MOST = 4096  # weights and biases of a layer of class labels
 
 @outside("last_layer")
 @torch.inference_mode(False)
-def last_layer(net: nn.Module, data: Data) -> Fit:
+def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     """The last layer of a trained network as a Bayesian linear regression on its inputs, with the other layers as they are.
 
     It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
@@ -65,13 +70,14 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         data: the rows that the posterior is conditioned on, x and real y ``[N]`` or ``[N, D]``, in the units of the
             network's output; those that the network was trained on, or others. A `Dataset` with a standardisation is for a
             network of standardised x and y. Or labels ``[N]`` of an integer dtype, whose logits the network returns: D
-            classes, or 0 and 1 for D = 1. Their time grows with N (D K)^2, for K inputs of the layer.
+            classes, or 0 and 1 for D = 1. Their time grows with N (D K)^2, for K inputs of the layer. A `DataLoader` of
+            real y is read once: neither memory nor a file of the fit has its rows.
 
     Raises:
         TypeError: `net` is no module; x is not one tensor.
         ValueError: the network does not return the output of a linear layer of one vector per row; y have missing values,
-            another shape, or do not vary; labels are out of range, or there are more than 4,096 weights for them; fewer than
-            3 rows.
+            another shape, or do not vary; labels are out of range, from a loader, or there are more than 4,096 weights for
+            them; fewer than 3 rows.
 
     Example:
         >>> import torch, pyrodrop
@@ -82,16 +88,30 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         torch.Size([100, 2, 1])
     """
     instance(net, nn.Module, "net", "a torch.nn.Module")
-    net, data = copy.deepcopy(net).eval(), Dataset.of(data)
+    net, loader = copy.deepcopy(net).eval(), read_for(data)
+    data = Dataset.of(data) if loader is None else loader.sample
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     inputs, targets = (copy.deepcopy(each) for each in (data.inputs, data.targets))
-    x = data.x if inputs is None else inputs(data.x)
-    phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
-    phi, outputs = phi.detach().double().cpu(), outputs.detach().cpu()
+
+    def at(x: Any) -> tuple[Tensor, str, str | None, Tensor]:
+        x = x if inputs is None else inputs(x)
+        phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
+        return phi.detach().double().cpu(), name, bias, outputs.detach().cpu()
+
+    phi, name, bias, outputs = at(data.x)
     if data.y.is_floating_point():
-        scale, wide, likelihood = _of_real(phi, data.y, outputs, bias is not None, targets)
-    else:
+        if bool(((data.y == 0) | (data.y == 1)).all()):
+            _log.warning("y has the values 0 and 1 as real numbers; class labels must have an integer dtype: y.long()")
+        minibatches = [data] if loader is None else loader.epoch()
+        factor = triangle(_products(*at(rows.x), rows.y, targets) for rows in minibatches)
+        scale, wide, likelihood = _of_real(factor, outputs.shape[1], bias is not None, targets)
+    elif loader is None:
         scale, wide, likelihood = _of_labels(phi, data.y.cpu(), outputs, bias is not None)
+    else:
+        raise ValueError(
+            "last_layer needs tensors (x, labels) for class labels, which have no sums over rows for their posterior; got "
+            f"{loader.source}"
+        )
     model = from_module(
         net,
         {glob.escape(name): GaussianPrior(scale), "*": None},
@@ -99,23 +119,37 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         bias_prior={glob.escape(bias): GaussianPrior(wide), "*": None} if bias else None,
     )
     model.standardize(data)
+    model.check(data)
     guide = ExactLastLayer(model, Point)
     guide.condition_on(data.x, data.y)
     settings = {"steps": 0, "num_data": len(data), "data_fingerprint": data.fingerprint}
-    return Fit(model.eval(), guide.eval(), data, torch.zeros(0, 3), settings, device)
+    if loader is not None:
+        guide.rows.keep(factor[:, bias is None :].to(device), outputs.shape[1])
+        settings = {"steps": 0, "num_data": _count(factor)}
+    return Fit(model.eval(), guide.eval(), loader or data, torch.zeros(0, 3), settings, device)
 
 
-def _of_real(phi: Tensor, data: Tensor, outputs: Tensor, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
-    """The scales of the weights and of the bias, and the noise."""
-    y = data.double().cpu().reshape(len(data), -1)
-    y = y if targets is None else targets.double()(y)
-    if y.shape != outputs.shape or len(y) < 3 or bool((y == y[0]).all(0).any()):
-        raise ValueError(
-            f"y must be [N, {outputs.shape[-1]}] for this network, of at least 3 rows, and vary in each column; got shape "
-            f"{list(data.shape)}"
-        )
-    scale, noise = most_evident(phi, y, bias)
-    return scale, _WIDE * float(y.square().mean().sqrt()), Gaussian(_precision(noise, targets))
+def _products(phi: Tensor, name: str, bias: str | None, outputs: Tensor, y: Tensor, targets: Any) -> Tensor:
+    """1, phi and y, standardised as the output, of some rows: ``[n, 1 + K + D]``."""
+    values = y.double().cpu().reshape(len(y), -1)
+    values = values if targets is None else targets.double()(values)
+    if values.shape != outputs.shape:
+        raise ValueError(f"y must be [N, {outputs.shape[-1]}] for this network; got shape {list(y.shape)}")
+    return torch.cat([torch.ones_like(phi[:, :1]), phi, values], 1)
+
+
+def _of_real(factor: Tensor, columns: int, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
+    """The scales of the weights and of the bias, and the noise, from the triangle of 1, phi and y."""
+    y, rows = factor[:, -columns:], _count(factor)
+    if rows < 3 or bool((y[1:].norm(dim=0) <= 1e-13 * y.norm(dim=0)).any()):
+        raise ValueError(f"y must have at least 3 rows, and vary in each column; got {rows} rows")
+    scale, noise = most_evident(factor, columns, bias)
+    return scale, _WIDE * float(y.square().sum() / (rows * columns)) ** 0.5, Gaussian(_precision(noise, targets))
+
+
+def _count(factor: Tensor) -> int:
+    """The number of rows, from the product of their ones."""
+    return round(float(factor[0, 0]) ** 2)
 
 
 def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[float, float, Likelihood]:
@@ -162,25 +196,25 @@ def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
     return 2.0 ** (_POWERS[best] + min(max(shift, -1.0), 1.0)) / unit
 
 
-def most_evident(phi: Tensor, y: Tensor, bias: bool = True) -> tuple[float, Tensor]:
+def most_evident(factor: Tensor, columns: int, bias: bool = True) -> tuple[float, Tensor]:
     """The scale of the weights and the noise of each column ``[D]`` with the largest evidence.
 
     Args:
-        phi: ``[N, K]``, and y ``[N, D]``, both in float64.
+        factor: the `triangle` of 1, phi and y, ``[..., 1 + K + D]`` in float64. Without its first row and column it has the
+            products of centred phi and y.
+        columns: D.
         bias: whether the layer has one; without, the rows are not centred, and N - 1 is N.
     """
-    if bias:
-        phi, y = phi - phi.mean(0), y - y.mean(0)
+    n, centred = _count(factor), factor[int(bias) :, 1:]
+    phi, y = centred[:, :-columns], centred[:, -columns:]
     u, r, _ = torch.linalg.svd(phi, full_matrices=False)
     found = r > 1e-12 * r.max().clamp_min(1e-300)
     u, r = u[:, found], r[found]
-    unit, sizes = float(y.square().mean().sqrt()), y.std(0)
+    unit, sizes = float(y.square().sum() / (n * columns)) ** 0.5, factor[1:, -columns:].norm(dim=0) / (n - 1) ** 0.5
     inside = (u.T @ y / unit).square()
     rest = ((y / unit).square().sum(0) - inside.sum(0)).clamp_min(0)
-    free = max(len(y) - bias - len(r), 0)
-    start = torch.cat(
-        [(r.square().sum(0, keepdim=True) / len(y)).clamp_min(1e-30).log() / -2, (0.3 * sizes / unit).log()]
-    )
+    free = max(n - bias - len(r), 0)
+    start = torch.cat([(r.square().sum(0, keepdim=True) / n).clamp_min(1e-30).log() / -2, (0.3 * sizes / unit).log()])
     logs = start.requires_grad_()
     search = torch.optim.LBFGS([logs], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 

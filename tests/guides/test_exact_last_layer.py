@@ -237,6 +237,37 @@ def test_saved_and_trained_as_others(tmp_path: Path) -> None:
         torch.testing.assert_close(one.losses, alone.losses, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+def test_sums_have_the_posterior_of_the_rows(bias: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of blocks of 7 rows, within rounding, by normal equations; a file has no rows, and training needs them again."""
+    fit = fitted(bias=bias)
+    monkeypatch.setattr("pyrodrop.guides.exact_last_layer._ROWS", 7)
+    want = regression(fit, fit.guide.mean(), fit.data.x, fit.data.y)
+    fit.guide.forget_rows()
+    fit.guide.forget_rows()
+    assert all(30 not in tensor.shape for tensor in fit.guide.state_dict().values())
+    again = pyrodrop.Fit.load(fit.save(tmp_path / "fit"))
+    weights = again.guide.mean()
+    for d, (mean, _) in enumerate(want):
+        own = [*weights["layers.2.weight"][d].tolist(), *([float(weights["layers.2.bias"][d])] if bias else [])]
+        np.testing.assert_allclose(own, mean, rtol=1e-4, atol=1e-5)
+    factor = again.guide._posterior(weights, *again.guide.rows()).factor.detach()  # type: ignore[operator, union-attr]
+    order = [4, 0, 1, 2, 3] if bias else range(4)
+    for d, (_, covariance) in enumerate(want):
+        got = torch.linalg.inv(factor[d] @ factor[d].T).numpy()
+        np.testing.assert_allclose(got, covariance[np.ix_(order, order)], rtol=1e-4)
+    with pytest.raises(ValueError, match="is trained with all rows of the data, and has forgotten them"):
+        again.guide(DATA.x, DATA.y)
+    assert again.elbo(2, DATA).value == pytest.approx(fit.elbo(2).value, rel=1e-5)
+    trained = pyrodrop.fit(again.model, again.guide, DATA, **QUICK)
+    assert not trained.guide.rows.summed  # type: ignore[union-attr, operator]
+    again.guide.restart(again.model)  # type: ignore[operator, union-attr]
+    with pytest.raises(ValueError, match="this guide has none"):
+        again.predict(DATA.x, 2)
+    with pytest.raises(ValueError, match="forget_rows needs Gaussian noise above guides.Point"):
+        fitted(guides.MeanField).guide.forget_rows()
+
+
 def test_a_guide_without_rows_says_so() -> None:
     model = model_of()
     guide = guides.ExactLastLayer(model)
