@@ -4,7 +4,7 @@ Laplace's approximation of it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import pyro
@@ -30,8 +30,6 @@ from pyrodrop.networks.trial import close
 from pyrodrop.parts import Part
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.reparam.lazy import LazyWeight
-
-_ROWS = 1024  # of which features are computed at once
 
 
 class ExactLastLayer(Part, LocalModule):
@@ -146,8 +144,7 @@ class ExactLastLayer(Part, LocalModule):
         y = model.likelihood.as_target(y if y.is_floating_point() or self.of_labels else y.double()).to(device)
         self.rows.y = self.rows.y[:0]
         with torch.no_grad():
-            if self.of_labels:
-                model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
+            model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
             weights = model.weight_sites()
             phi, bias, output = _last_map(model, weights, self._last, x)
             if not close(linear(phi, weights[self.weight], bias), output):  # which the network has changed in place
@@ -157,16 +154,16 @@ class ExactLastLayer(Part, LocalModule):
         if self.of_labels:
             self.rows.y, self.rows.start = y.clone(), last.rows.logits(last.rows.posterior(None)[0])
         else:
-            self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)  # `seen` as in files
+            self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)
 
     @torch.no_grad()
     def forget_rows(self) -> None:
         """Replace the rows of a trained guide by a triangular matrix that has the same products, for a file without x and y.
 
-            [1, Phi, y]' [1, Phi, y] = R' R       R [1 + H + D, 1 + H + D], which has the same posterior as the rows
+            [1, Phi, y]' [1, Phi, y] = R' R       R [1 + H + D, 1 + H + D], the QR decomposition (Golub & Van Loan 2013, 5.2)
 
-        Predictions are the same up to rounding, and do not compute features of training rows any more. `left_out` and
-        training need the rows; `pyrodrop.fit` sets them.
+        R has the same posterior as the rows. Predictions are the same up to rounding, and compute no features of training
+        rows any more. `left_out` and training need the rows; `pyrodrop.fit` sets them.
 
         Raises:
             ValueError: y are class labels, no rows are set, or the features of a row differ between draws.
@@ -176,13 +173,10 @@ class ExactLastLayer(Part, LocalModule):
                 "forget_rows needs Gaussian noise above guides.Point: class labels and layers below that are drawn need all "
                 f"rows for each draw; got {self.describe()}"
             )
-        x, y = self.rows()
+        rows = self.rows()
         if not self.rows.summed:
-            below = {name: values[0] for name, values in self.features.draw(1).items()}
-            blocks = (
-                torch.cat(self._design(below, *block), 1) for block in zip(x.split(_ROWS), y.split(_ROWS), strict=True)
-            )
-            self.rows.keep(triangle(blocks), len(self.model.weight_sites()[self.weight]))
+            design = self._design({name: values[0] for name, values in self.features.draw(1).items()}, *rows)
+            self.rows.keep(torch.linalg.qr(torch.cat(design, 1), mode="r")[1], design[1].shape[1])
 
     def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
@@ -229,8 +223,8 @@ class ExactLastLayer(Part, LocalModule):
         else:
             phi, targets = (x, y) if self.rows.summed else self._design(below, x, y)
             noise: Any = elements(model.likelihood(torch.zeros_like(initial[self.weight][:, :1].T), model.targets))
-            tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-            rows = _Regression(phi, targets.nan_to_num(), tau, loc, inverse)
+            tau = (model.targets.scale.double() / noise.scale[0].double()) ** 2
+            rows = _Regression(phi, targets, tau, loc, inverse)
         goal, precision = rows.posterior(start) if self.of_labels else rows.posterior()
         outputs = len(loc) // len(precision)  # of which the weights are dependent
         biases = outputs if self.bias is not None else 0
@@ -277,13 +271,8 @@ class ExactLastLayer(Part, LocalModule):
     ) -> LabelRows:
         model: Any = self.model
         softmax = isinstance(model.likelihood, Categorical)
-        y = y if softmax else y.reshape(output.shape)
-        seen = y >= 0
-        if softmax:
-            y, seen = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device), seen.unsqueeze(1)
-        else:
-            y = y.clamp_min(0)
-        rows = LabelRows(phi, y.to(phi), seen.to(phi), offset, loc, inverse, softmax)
+        y = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device) if softmax else y.reshape(output.shape)
+        rows = LabelRows(phi, y.to(phi), torch.ones_like(phi[:, :1]), offset, loc, inverse, softmax)
         equal = all(type(prior := model.priors[name]) is GaussianPrior for name in self._last) and (
             self.bias is None or prior.numbers()["scale"].dim() == 0
         )  # between outputs
@@ -317,7 +306,7 @@ class ExactLastLayer(Part, LocalModule):
         error = tau * (targets - phi @ last.mean.T).square() / rest
         model: Any = self.model
         log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
-        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
+        return (log_scale - error / 2).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -374,8 +363,8 @@ class ExactLastLayer(Part, LocalModule):
 
 
 class _Rows(nn.Module):
-    """The rows that the posterior is conditioned on, and which values of y are not missing, or logits at which the search
-    for the mode of class labels starts; empty until they are set. Where `seen` is empty, x and y are those of `triangle`."""
+    """The rows that the posterior is conditioned on, or R of their QR decomposition, where `seen` is empty; of class labels
+    also logits at which the search for the mode starts. Empty until they are set."""
 
     any_shape = True  # the buffers may have any shape in a file
     x: Tensor
@@ -389,25 +378,21 @@ class _Rows(nn.Module):
             self.register_buffer(name, torch.empty(0))
 
     def forward(self) -> tuple[Tensor, ...]:
-        """x, and y with NaN where it is missing; of class labels x, y and the start of the search for the mode."""
+        """x and y; of class labels also the start of the search for the mode."""
         if len(self.y) == 0:
             raise ValueError(
                 "guides.ExactLastLayer needs all rows of the data, as pyrodrop.fit passes them on; this guide has none: "
                 "call guide.condition_on(x, y)"
             )
-        if "start" in self._buffers:
-            return self.x, self.y, self.start
-        if self.summed:
-            return self.x, self.y
-        return self.x, self.y.masked_fill(~self.seen, math.nan)
+        return (self.x, self.y, self.start) if "start" in self._buffers else (self.x, self.y)
 
     @property
     def summed(self) -> bool:
-        """Whether x are inputs of the layer, and y standardised, with the products of all rows."""
+        """Whether x are inputs of the layer, and y standardised, of R."""
         return "seen" in self._buffers and len(self.y) > 0 and not self.seen.numel()
 
     def keep(self, factor: Tensor, outputs: int) -> None:
-        """Replace the rows by a `triangle` of theirs, whose last columns are y."""
+        """Replace the rows by R of their QR decomposition, whose last columns are y."""
         self.x, self.y = factor[:, :-outputs].clone(), factor[:, -outputs:].clone()
         self.seen = torch.empty(0, dtype=torch.bool, device=factor.device)
 
@@ -491,8 +476,8 @@ class _PerOutput(WeightDistribution):
 
 
 class _Regression(NamedTuple):
-    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one, and its precisions, 0 if
-    missing, ``[N, D]``; mean and precision of the prior, ``[D, M]``."""
+    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one ``[N, D]``, and its
+    precisions, ``[D]``; mean and precision of the prior, ``[D, M]``."""
 
     phi: Tensor
     targets: Tensor
@@ -502,7 +487,7 @@ class _Regression(NamedTuple):
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """The precisions times the mean, ``[D, M]``, and the precisions ``[D, M, M]``."""
-        precision = torch.diag_embed(self.inverse) + self.phi.T @ (self.tau.T.unsqueeze(-1) * self.phi)
+        precision = torch.diag_embed(self.inverse) + self.tau[:, None, None] * (self.phi.T @ self.phi)
         return self.loc * self.inverse + (self.tau * self.targets).T @ self.phi, precision
 
 
@@ -520,19 +505,6 @@ class _LastLayer(NamedTuple):
         assert self.bias_at_mean is not None
         moved = (self.slope @ self.weight.as_columns(weight - self.weight.loc)).reshape(*weight.shape[:-1])
         return self.bias_at_mean.at(self.bias_at_mean.loc - self.bias_at_mean.turned(moved))
-
-
-def triangle(blocks: Iterable[Tensor]) -> Tensor:
-    """R of the QR decomposition of the rows ``[n, K]`` of all blocks: R'R = sum_n row_n row_n', with the accuracy of rows.
-
-    Golub & Van Loan (2013), Matrix Computations, section 5.2; it needs the memory of a block and of R.
-    """
-    factor: Tensor | None = None
-    for block in blocks:
-        factor = torch.linalg.qr(block if factor is None else torch.cat([factor, block]), mode="r")[1]
-    if factor is None:
-        raise ValueError("data must have rows; got none")
-    return factor
 
 
 def _last_map(

@@ -29,7 +29,6 @@ from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.loader import read_for
 from pyrodrop.guides import ExactLastLayer, Point
-from pyrodrop.guides.exact_last_layer import triangle
 from pyrodrop.guides.laplace import LabelRows
 from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from pyrodrop.likelihoods.classes import check_classes, labels
@@ -102,8 +101,9 @@ def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     if data.y.is_floating_point():
         if bool(((data.y == 0) | (data.y == 1)).all()):
             _log.warning("y has the values 0 and 1 as real numbers; class labels must have an integer dtype: y.long()")
-        minibatches = [data] if loader is None else loader.epoch()
-        factor = triangle(_products(*at(rows.x), rows.y, targets) for rows in minibatches)
+        factor = torch.empty(0, 1 + phi.shape[1] + outputs.shape[1], dtype=torch.float64)
+        for rows in [data] if loader is None else loader.epoch():
+            factor = torch.linalg.qr(torch.cat([factor, _products(*at(rows.x), rows.y, targets)]), mode="r")[1]
         scale, wide, likelihood = _of_real(factor, outputs.shape[1], bias is not None, targets)
     elif loader is None:
         scale, wide, likelihood = _of_labels(phi, data.y.cpu(), outputs, bias is not None)
@@ -139,7 +139,7 @@ def _products(phi: Tensor, name: str, bias: str | None, outputs: Tensor, y: Tens
 
 
 def _of_real(factor: Tensor, columns: int, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
-    """The scales of the weights and of the bias, and the noise, from the triangle of 1, phi and y."""
+    """The scales of the weights and of the bias, and the noise, from R of the QR decomposition of 1, phi and y."""
     y, rows = factor[:, -columns:], _count(factor)
     if rows < 3 or bool((y[1:].norm(dim=0) <= 1e-13 * y.norm(dim=0)).any()):
         raise ValueError(f"y must have at least 3 rows, and vary in each column; got {rows} rows")
@@ -200,8 +200,8 @@ def most_evident(factor: Tensor, columns: int, bias: bool = True) -> tuple[float
     """The scale of the weights and the noise of each column ``[D]`` with the largest evidence.
 
     Args:
-        factor: the `triangle` of 1, phi and y, ``[..., 1 + K + D]`` in float64. Without its first row and column it has the
-            products of centred phi and y.
+        factor: R of the QR decomposition of 1, phi and y, ``[..., 1 + K + D]`` in float64. Without its first row and column
+            it is that of centred phi and y.
         columns: D.
         bias: whether the layer has one; without, the rows are not centred, and N - 1 is N.
     """
