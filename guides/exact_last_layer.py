@@ -22,7 +22,7 @@ from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, i
 from pyrodrop.guides.laplace import TURN, LabelRows
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
-from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian
+from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
@@ -109,7 +109,7 @@ class ExactLastLayer(Part, LocalModule):
         if not isinstance(below, Guide):
             raise TypeError(f"features must return a Guide, such as guides.Point does; got {type(below).__name__}")
         self.features: Guide = below
-        self.of_labels: bool = not isinstance(model.likelihood, Gaussian)  # type: ignore[attr-defined]
+        self.of_labels: bool = isinstance(model.likelihood, Categorical | Bernoulli)  # type: ignore[attr-defined]
         self.rows: _Rows = _Rows(("x", "y", "start") if self.of_labels else ("x", "y", "seen"))
         self.__dict__["model"] = model  # not a submodule, whose parameters would be those of the guide
 
@@ -147,8 +147,10 @@ class ExactLastLayer(Part, LocalModule):
             model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
             weights = model.weight_sites()
             phi, bias, output = _last_map(model, weights, self._last, x)
-            if not close(linear(phi, weights[self.weight], bias), output):  # which the network has changed in place
-                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))
+            mean, size = linear(phi, weights[self.weight], bias), len(weights[self.weight])
+            moved = _last_map(model, weights | {self.weight: weights[self.weight] + 1}, self._last, x)[2]
+            if not close(mean, output[..., :size]) or not close(moved[..., size:], output[..., size:]):
+                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))  # or it has changed it in place
             last = self._posterior({name: weights[name] for name in self.features.sites}, x, y)
         self.rows.x = x
         if self.of_labels:
@@ -166,17 +168,18 @@ class ExactLastLayer(Part, LocalModule):
         rows any more. `left_out` and training need the rows; `pyrodrop.fit` sets them.
 
         Raises:
-            ValueError: y are class labels, no rows are set, or the features of a row differ between draws.
+            ValueError: the likelihood is another, no rows are set, or the features of a row differ between draws.
         """
-        if self.of_labels or not isinstance(self.features, Point):
+        likelihood = self.model.likelihood
+        if not isinstance(likelihood, Gaussian) or not isinstance(self.features, Point):
             raise ValueError(
-                "forget_rows needs Gaussian noise above guides.Point: class labels and layers below that are drawn need all "
-                f"rows for each draw; got {self.describe()}"
+                "forget_rows needs likelihoods.Gaussian above guides.Point: otherwise each draw needs all rows; got "
+                f"{likelihood.describe()} and {self.describe()}"
             )
         rows = self.rows()
         if not self.rows.summed:
-            design = self._design({name: values[0] for name, values in self.features.draw(1).items()}, *rows)
-            self.rows.keep(torch.linalg.qr(torch.cat(design, 1), mode="r")[1], design[1].shape[1])
+            phi, y, _ = self._design({name: values[0] for name, values in self.features.draw(1).items()}, *rows)
+            self.rows.keep(torch.linalg.qr(torch.cat([phi, y], 1), mode="r")[1], y.shape[1])
 
     def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
@@ -221,9 +224,9 @@ class ExactLastLayer(Part, LocalModule):
         if self.of_labels:
             rows = self._labels(*self._inputs(below, x), y, loc, inverse)
         else:
-            phi, targets = (x, y) if self.rows.summed else self._design(below, x, y)
-            noise: Any = elements(model.likelihood(torch.zeros_like(initial[self.weight][:, :1].T), model.targets))
-            tau = (model.targets.scale.double() / noise.scale[0].double()) ** 2
+            phi, targets, output = (x, y, torch.zeros_like(y)) if self.rows.summed else self._design(below, x, y)
+            noise: Any = elements(model.likelihood(output, model.targets))
+            tau = (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
             rows = _Regression(phi, targets, tau, loc, inverse)
         goal, precision = rows.posterior(start) if self.of_labels else rows.posterior()
         outputs = len(loc) // len(precision)  # of which the weights are dependent
@@ -250,21 +253,21 @@ class ExactLastLayer(Part, LocalModule):
         model: Any = self.model
         initial = model.weight_sites()
         phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
-        phi = phi.double()
+        phi, offset = phi.double(), torch.zeros_like(initial[self.weight][:, 0], dtype=torch.float64)
         if self.bias is not None:
-            return torch.cat([torch.ones_like(phi[:, :1]), phi], 1), phi.new_zeros(output.shape[-1]), output
-        return phi, phi.new_zeros(output.shape[-1]) if fixed is None else fixed.double(), output
+            return torch.cat([torch.ones_like(phi[:, :1]), phi], 1), offset, output
+        return phi, offset if fixed is None else fixed.double(), output
 
-    def _design(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs of the layer, and standardised y less a bias without a prior, ``[N, D]``."""
+    def _design(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the layer; standardised y less a bias without a prior, ``[N, D]``; the output."""
         model: Any = self.model
         phi, offset, output = self._inputs(below, x)
-        if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
+        if output.dim() != 2 or len(y) != len(output) or y.numel() != len(y) * len(offset):
             raise ValueError(
-                "guides.ExactLastLayer needs outputs [N, D] and a y of their shape; got outputs "
-                f"{list(output.shape)} and y {list(y.shape)}"
+                "guides.ExactLastLayer needs outputs [N, D] of the last layer and a y of their shape; got outputs "
+                f"{list(output.shape)}, {len(offset)} of the last layer, and y {list(y.shape)}"
             )
-        return phi, model.targets(y.reshape(output.shape)).double() - offset
+        return phi, model.targets(y.reshape(len(y), -1)).double() - offset, output
 
     def _labels(
         self, phi: Tensor, offset: Tensor, output: Tensor, y: Tensor, loc: Tensor, inverse: Tensor
@@ -476,8 +479,8 @@ class _PerOutput(WeightDistribution):
 
 
 class _Regression(NamedTuple):
-    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one ``[N, D]``, and its
-    precisions, ``[D]``; mean and precision of the prior, ``[D, M]``."""
+    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one, and its
+    precisions, ``[N, D]``; mean and precision of the prior, ``[D, M]``."""
 
     phi: Tensor
     targets: Tensor
@@ -487,7 +490,7 @@ class _Regression(NamedTuple):
 
     def posterior(self) -> tuple[Tensor, Tensor]:
         """The precisions times the mean, ``[D, M]``, and the precisions ``[D, M, M]``."""
-        precision = torch.diag_embed(self.inverse) + self.tau[:, None, None] * (self.phi.T @ self.phi)
+        precision = torch.diag_embed(self.inverse) + self.phi.T @ (self.tau.T.unsqueeze(-1) * self.phi)
         return self.loc * self.inverse + (self.tau * self.targets).T @ self.phi, precision
 
 
@@ -520,14 +523,15 @@ def _last_map(
     use = seen.last
     phi, *used = (use.linear() if use else None) or (x, None, None)
     alone = use is seen.first and all(weights[name] is tensor for name, tensor in zip(last, used, strict=False))
-    if use is None or not alone or use.result is not output:
+    beside = isinstance(model.likelihood, HeteroscedasticGaussian)  # to which the noise is concatenated
+    if use is None or not alone or not (beside or use.result is output):
         raise ValueError(_UNLIKE.format(" and ".join(map(repr, last))))
     return phi, used[1], output
 
 
 _UNLIKE = (
     "guides.ExactLastLayer needs a network that uses {} in a torch.nn.Linear alone, and returns the output of that layer "
-    "unchanged; this one does not"
+    "unchanged, before that of other layers for the noise if it has any; this one does not"
 )
 
 
@@ -540,9 +544,10 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     if not hasattr(model, "noise_shapes"):
         raise TypeError(f"guides.ExactLastLayer needs a network of pyrodrop.models; got {shown(model)}")
     likelihood = model.likelihood
-    if type(likelihood) not in (Gaussian, Categorical, Bernoulli):
+    if type(likelihood) not in (Gaussian, HeteroscedasticGaussian, Categorical, Bernoulli):
         raise ValueError(
-            f"guides.ExactLastLayer needs likelihoods.Gaussian, Categorical or Bernoulli; got {likelihood.describe()}"
+            "guides.ExactLastLayer needs likelihoods.Gaussian, HeteroscedasticGaussian, Categorical or Bernoulli; got "
+            f"{likelihood.describe()}"
         )
     weights = model.weight_sites()
     name = [name for name, weight in weights.items() if weight.dim() > 1][-1:] or [""]
