@@ -7,11 +7,10 @@ under a flat prior (Rasmussen & Williams, eq. 2.42-2.45). With Phi - mean = U di
 
     ln p = - sum_d [ sum_i ln v_id + (u_i' y_d)^2 / v_id + (N - 1 - K) ln noise_d^2 + rest_d / noise_d^2 ] / 2,   i = 1 ... K
 
-Of a layer without a bias the rows are not centred, and N stands for N - 1. Class labels have Laplace's approximation of the
-posterior (`pyrodrop.guides.laplace`), b_d ~ N(0, 10^2), and the scale that maximises its evidence, with V* and A of that
-file:
-
-    ln p = ln p(y | V*) + ln p(V*) - ln det(A / 2 pi) / 2
+Of a layer without a bias the rows are not centred, and N stands for N - 1. Class labels have Laplace's approximation q of
+the posterior (`pyrodrop.guides.laplace`), b_d ~ N(0, 10^2), and the scale with the largest ELBO, E_q[ln p(y, V) - ln q(V)].
+Laplace's own estimate of the evidence has no maximum where a plane separates the classes: it grows with the scale, while q
+becomes far wider than the posterior.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ _LEAST = 1e-3  # smallest noise, over the root mean square of y - mean
 _WIDE = 10.0  # standard deviation of the bias, over the root mean square of y, or of logits
 _ITERATIONS = 200
 _POWERS = range(-4, 11)  # of 2: standard deviations of logits
+_DRAWS = 32
 _MOST = 4096  # weights and biases of a layer of class labels
 
 
@@ -52,7 +52,8 @@ def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     """The last layer of a trained network as a Bayesian linear regression on its inputs, with the other layers as they are.
 
     It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
-    by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence. The mean of
+    by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence or ELBO. The
+    mean of
     predictions is near the network's output where there are data, and the spread grows where the inputs of the last layer
     are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved, compared and
     converted like others.
@@ -166,11 +167,11 @@ def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[flo
             f"covariance of all of them; got {weights:,}"
         )
     one_hot = torch.nn.functional.one_hot(y.long(), columns) if columns > 1 else y[:, None]
-    return most_evident_of_labels(phi, one_hot.to(phi), bias), _WIDE, likelihood
+    return scale_of_labels(phi, one_hot.to(phi), bias), _WIDE, likelihood
 
 
-def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
-    """The scale of the weights with the largest evidence, by Laplace's approximation: of a grid of ratio 2, then of the
+def scale_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
+    """The scale of the weights with the largest ELBO, by Laplace's approximation: of a grid of ratio 2, then of the
     parabola through its best three.
 
     Args:
@@ -179,18 +180,21 @@ def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
     """
     design = torch.cat([torch.ones_like(phi[:, :1]), phi], 1) if bias else phi
     unit = float(phi.square().mean(0).sum().sqrt().clamp_min(1e-30))
-    evidences: list[float] = []
+    normal = torch.randn(
+        _DRAWS, y.shape[1], design.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    elbos: list[float] = []
     for power in _POWERS:
         inverse = torch.full((y.shape[1], design.shape[1]), (2.0**power / unit) ** -2, dtype=torch.float64)
         if bias:
             inverse[:, 0] = _WIDE**-2
         zero = torch.zeros_like(inverse)
         rows = LabelRows(design, y, torch.ones_like(y[:, :1]), zero[:, 0], zero, inverse, y.shape[1] > 1)
-        evidences.append(float(rows.evidence()))
-    best = min(max(range(len(_POWERS)), key=lambda i: evidences[i]), len(_POWERS) - 2)
+        elbos.append(float(rows.elbo(normal)))
+    best = min(max(range(len(_POWERS)), key=lambda i: elbos[i]), len(_POWERS) - 2)
     if not best:
         return 2.0 ** _POWERS[0] / unit
-    low, middle, high = evidences[best - 1 : best + 2]
+    low, middle, high = elbos[best - 1 : best + 2]
     bend = low - 2 * middle + high
     shift = (low - high) / (2 * bend) if bend < 0 else 0.0
     return 2.0 ** (_POWERS[best] + min(max(shift, -1.0), 1.0)) / unit
