@@ -53,10 +53,9 @@ def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
 
     It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
     by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence or ELBO. The
-    mean of
-    predictions is near the network's output where there are data, and the spread grows where the inputs of the last layer
-    are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved, compared and
-    converted like others.
+    mean of predictions is near the network's output where there are data, and the spread grows where the inputs of the last
+    layer are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved,
+    compared and converted like others.
 
     References:
         Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, section 2.7.
@@ -126,7 +125,7 @@ def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     settings = {"steps": 0, "num_data": len(data), "data_fingerprint": data.fingerprint}
     if loader is not None:
         guide.rows.keep(factor[:, bias is None :].to(device), outputs.shape[1])
-        settings = {"steps": 0, "num_data": _count(factor)}
+        settings = {"steps": 0, "num_data": round(float(factor[0, 0]) ** 2)}
     return Fit(model.eval(), guide.eval(), loader or data, torch.zeros(0, 3), settings, device)
 
 
@@ -141,16 +140,11 @@ def _products(phi: Tensor, name: str, bias: str | None, outputs: Tensor, y: Tens
 
 def _of_real(factor: Tensor, columns: int, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
     """The scales of the weights and of the bias, and the noise, from R of the QR decomposition of 1, phi and y."""
-    y, rows = factor[:, -columns:], _count(factor)
+    y, rows = factor[:, -columns:], round(float(factor[0, 0]) ** 2)  # the product of their ones
     if rows < 3 or bool((y[1:].norm(dim=0) <= 1e-13 * y.norm(dim=0)).any()):
         raise ValueError(f"y must have at least 3 rows, and vary in each column; got {rows} rows")
     scale, noise = most_evident(factor, columns, bias)
     return scale, _WIDE * float(y.square().sum() / (rows * columns)) ** 0.5, Gaussian(_precision(noise, targets))
-
-
-def _count(factor: Tensor) -> int:
-    """The number of rows, from the product of their ones."""
-    return round(float(factor[0, 0]) ** 2)
 
 
 def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[float, float, Likelihood]:
@@ -180,9 +174,7 @@ def scale_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
     """
     design = torch.cat([torch.ones_like(phi[:, :1]), phi], 1) if bias else phi
     unit = float(phi.square().mean(0).sum().sqrt().clamp_min(1e-30))
-    normal = torch.randn(
-        _DRAWS, y.shape[1], design.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    normal = torch.randn(_DRAWS, y.shape[1], design.shape[1], generator=torch.Generator().manual_seed(0)).double()
     elbos: list[float] = []
     for power in _POWERS:
         inverse = torch.full((y.shape[1], design.shape[1]), (2.0**power / unit) ** -2, dtype=torch.float64)
@@ -209,7 +201,7 @@ def most_evident(factor: Tensor, columns: int, bias: bool = True) -> tuple[float
         columns: D.
         bias: whether the layer has one; without, the rows are not centred, and N - 1 is N.
     """
-    n, centred = _count(factor), factor[int(bias) :, 1:]
+    n, centred = round(float(factor[0, 0]) ** 2), factor[int(bias) :, 1:]
     phi, y = centred[:, :-columns], centred[:, -columns:]
     u, r, _ = torch.linalg.svd(phi, full_matrices=False)
     found = r > 1e-12 * r.max().clamp_min(1e-300)

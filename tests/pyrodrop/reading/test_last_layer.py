@@ -124,7 +124,7 @@ def test_labels_have_the_scale_with_the_largest_elbo(noise: float) -> None:
         return log_p - 3 * np.log(np.sqrt(2) * sd) - log_q  # type: ignore[no-any-return]
 
     grid = [log_weights(scale * factor).mean() for factor in (0.5, 0.8, 1.0, 1.25, 2.0)]
-    assert np.logaddexp.reduce(log_weights(scale)) - np.log(20_000) - grid[2] < 1
+    assert np.logaddexp.reduce(log_weights(scale)) - np.log(20_000) - grid[2] < 3
     assert grid[2] > max(grid[0], grid[4])
     assert grid[2] > max(grid) - 0.05
 
