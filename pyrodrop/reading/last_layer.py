@@ -88,7 +88,7 @@ def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     """
     instance(net, nn.Module, "net", "a torch.nn.Module")
     net, loader = copy.deepcopy(net).eval(), read_for(data)
-    data = Dataset.of(data) if loader is None else loader.sample
+    data = Dataset.of(data) if loader is None else loader.sample  # type: ignore[arg-type]
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     inputs, targets = (copy.deepcopy(each) for each in (data.inputs, data.targets))
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data
+from pyrodrop.guides.laplace import LabelRows
 from pyrodrop.reading.last_layer import most_evident, scale_of_labels
 
 
@@ -125,6 +126,10 @@ def test_labels_have_the_scale_with_the_largest_elbo(noise: float) -> None:
 
     grid = [log_weights(scale * factor).mean() for factor in (0.5, 0.8, 1.0, 1.25, 2.0)]
     assert np.logaddexp.reduce(log_weights(scale)) - np.log(20_000) - grid[2] < 3
+    one_hot, zero = torch.nn.functional.one_hot(label, 2).double(), torch.zeros(2, 3).double()
+    of_both = LabelRows(phi, one_hot, torch.ones(60, 1).double(), zero[:, 0], zero, zero + scale**-2, True)
+    elbo = float(of_both.elbo(torch.randn(20_000, 2, 3, generator=g).double()))
+    assert elbo == pytest.approx(grid[2], abs=5 * log_weights(scale).std() / 20_000**0.5 + 0.05)
     assert grid[2] > max(grid[0], grid[4])
     assert grid[2] > max(grid) - 0.05
 
