@@ -74,7 +74,8 @@ class ExactLastLayer(Part, LocalModule):
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
             layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
             none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, which may
-            learn its precision, `likelihoods.Categorical` or `likelihoods.Bernoulli`.
+            learn its precision, `Categorical`, `Bernoulli`, or `HeteroscedasticGaussian`: the network then returns the
+            output of this layer beside the noise, of other layers or a parameter, and tau_d differs between rows.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
