@@ -21,7 +21,8 @@ from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, RateKind, check_model, first_weights, input_units
 from pyrodrop.guides.laplace import TURN, LabelRows
 from pyrodrop.guides.mean_field import MeanField
-from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian
+from pyrodrop.guides.point import Point
+from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.modules import LocalModule
 from pyrodrop.networks.last_map import LastMap
@@ -57,9 +58,10 @@ class ExactLastLayer(Part, LocalModule):
     arXiv:2404.11599, learn the normal distribution of classes instead.
 
     It is the posterior given all training rows, so the guide stores them. `pyrodrop.fit` passes them to the guide. Every
-    step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y. Minibatches
-    are correct, but as slow as all rows and noisier, so leave `batch_size` None. `estimator` must be ``shared``.
-    `kl_weight` changes the layers below; the last layer keeps the posterior written above.
+    step and every sample for a prediction computes the features of all rows, and a saved fit contains x and y, unless the
+    layers below are `guides.Point` and `forget_rows` was called. Minibatches are correct, but as slow as all rows and
+    noisier, so leave `batch_size` None. `estimator` must be ``shared``. `kl_weight` changes the layers below; the last layer
+    keeps the posterior written above.
 
     Under Pyro's `SVI`, call `condition_on` with all rows before the first step.
 
@@ -72,7 +74,8 @@ class ExactLastLayer(Part, LocalModule):
         model: a network of `pyrodrop.models` that returns the output ``[N, D]`` of a `torch.nn.Linear`. The weight of this
             layer is the last of the model's weights and has a Gaussian prior of fixed scale; its bias has such a prior or
             none. The network uses what has a prior in this layer alone. The likelihood is `likelihoods.Gaussian`, which may
-            learn its precision, `likelihoods.Categorical` or `likelihoods.Bernoulli`.
+            learn its precision, `Categorical`, `Bernoulli`, or `HeteroscedasticGaussian`: the network then returns the
+            output of this layer beside the noise, of other layers or a parameter, and tau_d differs between rows.
         features: function of a model that returns the guide of the layers below, such as ``guides.MeanField`` or
             ``functools.partial(guides.BernoulliDropout, drop_rate=0.1)``.
 
@@ -107,7 +110,7 @@ class ExactLastLayer(Part, LocalModule):
         if not isinstance(below, Guide):
             raise TypeError(f"features must return a Guide, such as guides.Point does; got {type(below).__name__}")
         self.features: Guide = below
-        self.of_labels: bool = not isinstance(model.likelihood, Gaussian)  # type: ignore[attr-defined]
+        self.of_labels: bool = isinstance(model.likelihood, Categorical | Bernoulli)  # type: ignore[attr-defined]
         self.rows: _Rows = _Rows(("x", "y", "start") if self.of_labels else ("x", "y", "seen"))
         self.__dict__["model"] = model  # not a submodule, whose parameters would be those of the guide
 
@@ -140,19 +143,44 @@ class ExactLastLayer(Part, LocalModule):
         device = model.weight_sites()[self.weight].device
         x = x.to(device, copy=True)
         y = model.likelihood.as_target(y if y.is_floating_point() or self.of_labels else y.double()).to(device)
+        self.rows.y = self.rows.y[:0]
         with torch.no_grad():
-            if self.of_labels:
-                model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
+            model.likelihood.check(y, model.outputs(model.weight_sites(), x[:1]), model.targets)
             weights = model.weight_sites()
             phi, bias, output = _last_map(model, weights, self._last, x)
-            if not close(linear(phi, weights[self.weight], bias), output):  # which the network has changed in place
-                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))
+            mean, size = linear(phi, weights[self.weight], bias), len(weights[self.weight])
+            moved = _last_map(model, weights | {self.weight: weights[self.weight] + 1}, self._last, x)[2]
+            if not close(mean, output[..., :size]) or not close(moved[..., size:], output[..., size:]):
+                raise ValueError(_UNLIKE.format(" and ".join(map(repr, self._last))))  # or it has changed it in place
             last = self._posterior({name: weights[name] for name in self.features.sites}, x, y)
         self.rows.x = x
         if self.of_labels:
             self.rows.y, self.rows.start = y.clone(), last.rows.logits(last.rows.posterior(None)[0])
         else:
-            self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)  # `seen` as in files
+            self.rows.y, self.rows.seen = y.clone(), torch.ones_like(y, dtype=torch.bool)
+
+    @torch.no_grad()
+    def forget_rows(self) -> None:
+        """Replace the rows of a trained guide by a triangular matrix that has the same products, for a file without x and y.
+
+            [1, Phi, y]' [1, Phi, y] = R' R       R [1 + H + D, 1 + H + D], the QR decomposition (Golub & Van Loan 2013, 5.2)
+
+        R has the same posterior as the rows. Predictions are the same up to rounding, and compute no features of training
+        rows any more. `left_out` and training need the rows; `pyrodrop.fit` sets them.
+
+        Raises:
+            ValueError: the likelihood is another, no rows are set, or the features of a row differ between draws.
+        """
+        likelihood = self.model.likelihood
+        if not isinstance(likelihood, Gaussian) or not isinstance(self.features, Point):
+            raise ValueError(
+                "forget_rows needs likelihoods.Gaussian above guides.Point: otherwise each draw needs all rows; got "
+                f"{likelihood.describe()} and {self.describe()}"
+            )
+        rows = self.rows()
+        if not self.rows.summed:
+            phi, y, _ = self._design({name: values[0] for name, values in self.features.draw(1).items()}, *rows)
+            self.rows.keep(torch.linalg.qr(torch.cat([phi, y], 1), mode="r")[1], y.shape[1])
 
     def forward(self, *_: Any, **__: Any) -> dict[str, Tensor]:
         """Sample every weight at its Pyro site: the layers below, then the last layer given them and all rows.
@@ -160,7 +188,8 @@ class ExactLastLayer(Part, LocalModule):
         The arguments are those of the model, and are ignored.
 
         Raises:
-            ValueError: no rows are set, or a weight below is not one sample for all rows.
+            ValueError: no rows are set, or they are forgotten and a gradient is computed; or a weight below is not one
+                sample for all rows.
         """
         drawn = self.features()
         if any(isinstance(w, LazyWeight) or w.shape != self.features.shapes[name] for name, w in drawn.items()):
@@ -168,7 +197,13 @@ class ExactLastLayer(Part, LocalModule):
                 "guides.ExactLastLayer computes the last layer from one sample of the layers below: estimator must be "
                 "'shared', and particles must not be vectorised"
             )
-        last = self._posterior(drawn, *self.rows())
+        rows = self.rows()
+        if self.rows.summed and torch.is_grad_enabled():
+            raise ValueError(
+                "guides.ExactLastLayer is trained with all rows of the data, and has forgotten them: call "
+                "guide.condition_on(x, y), as pyrodrop.fit does"
+            )
+        last = self._posterior(drawn, *rows)
         drawn[self.weight] = pyro.sample(self.weight, last.weight)
         if self.bias is not None:
             drawn[self.bias] = pyro.sample(self.bias, last.bias_given(drawn[self.weight]))
@@ -182,20 +217,24 @@ class ExactLastLayer(Part, LocalModule):
         """
         model: Any = self.model
         initial = model.weight_sites()
-        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
-        phi, (loc, inverse) = phi.double(), _prior(model, self.weight)
-        offset = torch.zeros_like(inverse[:, 0]) if self.bias is not None or fixed is None else fixed.double()
+        loc, inverse = _prior(model, self.weight)
         if self.bias is not None:
             of_bias = _prior(model, self.bias)
-            phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
             loc, inverse = (torch.cat([b[:, None], w], 1) for b, w in zip(of_bias, (loc, inverse), strict=True))
-        rows: Any = (self._labels if self.of_labels else self._regression)(phi, y, output, offset, loc, inverse)
+        rows: Any
+        if self.of_labels:
+            rows = self._labels(*self._inputs(below, x), y, loc, inverse)
+        else:
+            phi, targets, output = (x, y, torch.zeros_like(y)) if self.rows.summed else self._design(below, x, y)
+            noise: Any = elements(model.likelihood(output, model.targets))
+            tau = (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
+            rows = _Regression(phi, targets, tau, loc, inverse)
         goal, precision = rows.posterior(start) if self.of_labels else rows.posterior()
         outputs = len(loc) // len(precision)  # of which the weights are dependent
         biases = outputs if self.bias is not None else 0
         if biases > 1:  # the biases first, so that the weights have their marginal precision
             size = loc.shape[1]
-            order = torch.tensor(sorted(range(loc.numel()), key=lambda i: (i % size > 0, i)), device=phi.device)
+            order = torch.tensor(sorted(range(loc.numel()), key=lambda i: (i % size > 0, i)), device=precision.device)
             precision = precision[:, order][..., order]
         factor, failed = torch.linalg.cholesky_ex(precision)
         factor = factor.masked_fill((failed != 0)[:, None, None], math.nan)  # so that training reports it
@@ -210,32 +249,34 @@ class ExactLastLayer(Part, LocalModule):
         at_mean = _PerOutput(mean[:, 0], of_bias, 1, initial[self.bias], turn)
         return _LastLayer(weight, at_mean, slope, rows, mean, factor)
 
-    def _regression(
-        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
-    ) -> _Regression:
+    def _inputs(self, below: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the layer ``[N, M]``, with a 1 first for a bias with a prior; a bias without one ``[D]``; the output."""
         model: Any = self.model
-        if output.dim() != 2 or len(y) != len(output) or y.numel() != output.numel():
+        initial = model.weight_sites()
+        phi, fixed, output = _last_map(model, below | {name: initial[name] for name in self._last}, self._last, x)
+        phi, offset = phi.double(), torch.zeros_like(initial[self.weight][:, 0], dtype=torch.float64)
+        if self.bias is not None:
+            return torch.cat([torch.ones_like(phi[:, :1]), phi], 1), offset, output
+        return phi, offset if fixed is None else fixed.double(), output
+
+    def _design(self, below: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs of the layer; standardised y less a bias without a prior, ``[N, D]``; the output."""
+        model: Any = self.model
+        phi, offset, output = self._inputs(below, x)
+        if output.dim() != 2 or len(y) != len(output) or y.numel() != len(y) * len(offset):
             raise ValueError(
-                "guides.ExactLastLayer needs outputs [N, D] and a y of their shape; got outputs "
-                f"{list(output.shape)} and y {list(y.shape)}"
+                "guides.ExactLastLayer needs outputs [N, D] of the last layer and a y of their shape; got outputs "
+                f"{list(output.shape)}, {len(offset)} of the last layer, and y {list(y.shape)}"
             )
-        targets = model.targets(y.reshape(output.shape)).double()
-        noise: Any = elements(model.likelihood(torch.zeros_like(output[:1]), model.targets))
-        tau = ~targets.isnan() * (model.targets.scale.double() / noise.scale.double()) ** 2  # [N, D]
-        return _Regression(phi, (targets - offset).nan_to_num(), tau, loc, inverse)
+        return phi, model.targets(y.reshape(len(y), -1)).double() - offset, output
 
     def _labels(
-        self, phi: Tensor, y: Tensor, output: Tensor, offset: Tensor, loc: Tensor, inverse: Tensor
+        self, phi: Tensor, offset: Tensor, output: Tensor, y: Tensor, loc: Tensor, inverse: Tensor
     ) -> LabelRows:
         model: Any = self.model
         softmax = isinstance(model.likelihood, Categorical)
-        y = y if softmax else y.reshape(output.shape)
-        seen = y >= 0
-        if softmax:
-            y, seen = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device), seen.unsqueeze(1)
-        else:
-            y = y.clamp_min(0)
-        rows = LabelRows(phi, y.to(phi), seen.to(phi), offset, loc, inverse, softmax)
+        y = y.unsqueeze(1) == torch.arange(output.shape[1], device=y.device) if softmax else y.reshape(output.shape)
+        rows = LabelRows(phi, y.to(phi), torch.ones_like(phi[:, :1]), offset, loc, inverse, softmax)
         equal = all(type(prior := model.priors[name]) is GaussianPrior for name in self._last) and (
             self.bias is None or prior.numbers()["scale"].dim() == 0
         )  # between outputs
@@ -257,10 +298,11 @@ class ExactLastLayer(Part, LocalModule):
             ``[N]`` in float64.
 
         Raises:
-            ValueError: no rows are set, or y are class labels.
+            ValueError: no rows are set, or they were forgotten, or y are class labels.
         """
-        if self.of_labels:
-            raise ValueError("left_out has a closed form for Gaussian noise; got class labels")
+        if self.of_labels or self.rows.summed:
+            what = "class labels" if self.of_labels else "a guide without rows"
+            raise ValueError(f"left_out has a closed form for Gaussian noise, and needs the rows; got {what}")
         last = self._posterior({name: below[name] for name in self.features.sites}, *self.rows())
         phi, targets, tau, *_ = last.rows
         variance = torch.linalg.solve_triangular(last.factor, phi.T, upper=False).square().sum(-2)  # [D, N]
@@ -268,7 +310,7 @@ class ExactLastLayer(Part, LocalModule):
         error = tau * (targets - phi @ last.mean.T).square() / rest
         model: Any = self.model
         log_scale = torch.log(tau * rest / (2 * math.pi)) / 2 - model.targets.scale.double().log()
-        return torch.where(tau > 0, log_scale - error / 2, 0.0).sum(-1)
+        return (log_scale - error / 2).sum(-1)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """Sample every weight: tensors ``[num_samples, ...]`` by site name.
@@ -307,6 +349,8 @@ class ExactLastLayer(Part, LocalModule):
         """Reset the guide of the layers below to the current weights of the model; the last layer is computed from them."""
         check_model(model, "an ExactLastLayer")
         self.features.restart(_Below(model, self._last))
+        if self.rows.summed:
+            self.rows.y = self.rows.y[:0]  # of other features
         self.__dict__["model"] = model
 
     def rates(self) -> dict[str, Any]:
@@ -323,8 +367,8 @@ class ExactLastLayer(Part, LocalModule):
 
 
 class _Rows(nn.Module):
-    """The rows that the posterior is conditioned on, and which values of y are not missing, or logits at which the search
-    for the mode of class labels starts; empty until they are set."""
+    """The rows that the posterior is conditioned on, or R of their QR decomposition, where `seen` is empty; of class labels
+    also logits at which the search for the mode starts. Empty until they are set."""
 
     any_shape = True  # the buffers may have any shape in a file
     x: Tensor
@@ -338,15 +382,23 @@ class _Rows(nn.Module):
             self.register_buffer(name, torch.empty(0))
 
     def forward(self) -> tuple[Tensor, ...]:
-        """x, and y with NaN where it is missing; of class labels x, y and the start of the search for the mode."""
+        """x and y; of class labels also the start of the search for the mode."""
         if len(self.y) == 0:
             raise ValueError(
                 "guides.ExactLastLayer needs all rows of the data, as pyrodrop.fit passes them on; this guide has none: "
                 "call guide.condition_on(x, y)"
             )
-        if "start" in self._buffers:
-            return self.x, self.y, self.start
-        return self.x, self.y.masked_fill(~self.seen, math.nan)
+        return (self.x, self.y, self.start) if "start" in self._buffers else (self.x, self.y)
+
+    @property
+    def summed(self) -> bool:
+        """Whether x are inputs of the layer, and y standardised, of R."""
+        return "seen" in self._buffers and len(self.y) > 0 and not self.seen.numel()
+
+    def keep(self, factor: Tensor, outputs: int) -> None:
+        """Replace the rows by R of their QR decomposition, whose last columns are y."""
+        self.x, self.y = factor[:, :-outputs].clone(), factor[:, -outputs:].clone()
+        self.seen = torch.empty(0, dtype=torch.bool, device=factor.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         for name in self._buffers:
@@ -428,8 +480,8 @@ class _PerOutput(WeightDistribution):
 
 
 class _Regression(NamedTuple):
-    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one, and its precisions, 0 if
-    missing, ``[N, D]``; mean and precision of the prior, ``[D, M]``."""
+    """The rows: inputs ``[N, M]``, with a 1 for a bias with a prior; y less a bias without one, and its
+    precisions, ``[N, D]``; mean and precision of the prior, ``[D, M]``."""
 
     phi: Tensor
     targets: Tensor
@@ -472,14 +524,15 @@ def _last_map(
     use = seen.last
     phi, *used = (use.linear() if use else None) or (x, None, None)
     alone = use is seen.first and all(weights[name] is tensor for name, tensor in zip(last, used, strict=False))
-    if use is None or not alone or use.result is not output:
+    beside = isinstance(model.likelihood, HeteroscedasticGaussian)  # to which the noise is concatenated
+    if use is None or not alone or not (beside or use.result is output):
         raise ValueError(_UNLIKE.format(" and ".join(map(repr, last))))
     return phi, used[1], output
 
 
 _UNLIKE = (
     "guides.ExactLastLayer needs a network that uses {} in a torch.nn.Linear alone, and returns the output of that layer "
-    "unchanged; this one does not"
+    "unchanged, before that of other layers for the noise if it has any; this one does not"
 )
 
 
@@ -492,9 +545,10 @@ def _last_layer(model: Any) -> tuple[str, str | None]:
     if not hasattr(model, "noise_shapes"):
         raise TypeError(f"guides.ExactLastLayer needs a network of pyrodrop.models; got {shown(model)}")
     likelihood = model.likelihood
-    if type(likelihood) not in (Gaussian, Categorical, Bernoulli):
+    if type(likelihood) not in (Gaussian, HeteroscedasticGaussian, Categorical, Bernoulli):
         raise ValueError(
-            f"guides.ExactLastLayer needs likelihoods.Gaussian, Categorical or Bernoulli; got {likelihood.describe()}"
+            "guides.ExactLastLayer needs likelihoods.Gaussian, HeteroscedasticGaussian, Categorical or Bernoulli; got "
+            f"{likelihood.describe()}"
         )
     weights = model.weight_sites()
     name = [name for name, weight in weights.items() if weight.dim() > 1][-1:] or [""]

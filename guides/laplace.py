@@ -81,11 +81,14 @@ class LabelRows(NamedTuple):
         mode = self.newton(self.logits(mode))
         return mode, self.precision(self.logits(mode))
 
-    def evidence(self) -> Tensor:
-        """ln p(y) in nats: ln p(y, V*) - ln det(A / 2 pi) / 2."""
+    def elbo(self, normal: Tensor) -> Tensor:
+        """E_q[ln p(y, V) - ln q(V)] in nats, by draws V = V* + L^-T e with A = L L' and `normal` e, ``[S, D, M]``."""
         mode, precision = self.posterior(None)
-        root = torch.linalg.cholesky(precision).diagonal(dim1=-2, dim2=-1)
-        return self.log_density(mode, self.logits(mode)) + self.inverse.log().sum() / 2 - root.log().sum()
+        root = torch.linalg.cholesky(precision)
+        columns = normal.reshape(len(normal), *root.shape[:2], 1)
+        v = mode + torch.linalg.solve_triangular(root.mT, columns, upper=True).reshape(normal.shape)
+        log_joint = self.log_density(v, self.logits(v)) + normal.square().sum((-2, -1)) / 2
+        return log_joint.mean() + self.inverse.log().sum() / 2 - root.diagonal(dim1=-2, dim2=-1).log().sum()
 
     def logits(self, v: Tensor) -> Tensor:
         return self.phi @ v.mT + self.offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from pathlib import Path
@@ -85,3 +86,28 @@ def test_scripts_print_what_is_stored(script: Path) -> None:
     for new, old in zip(printed, stored, strict=True):
         got, wanted = ([float(n) for n in NUMBER.findall(each)] for each in (new, old))
         assert got == pytest.approx(wanted, rel=0.02, abs=0.06)
+
+
+def test_the_table_of_last_layers_has_the_means_of_its_rows() -> None:
+    folder = others.PAGE.parent / "last-layers"
+    with (folder / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    page = (others.PAGE.parent / "choosing.md").read_text(encoding="utf-8")
+    header, _, *lines = [
+        line.strip("| ").split(" | ")
+        for line in re.findall(r"^\| .*core-seconds \|\n(?:\|.*\n)+", page, flags=re.MULTILINE)[0].splitlines()
+    ]
+    assert {row["problem"] for row in rows} == set(header[1:-1])
+    assert {row["method"].replace("VBLL diagonal, on", "VBLL dense, on") for row in rows} == {
+        line[0].replace("VBLL, on", "VBLL dense, on") for line in lines
+    }
+    for name, *cells in lines:
+        own = [
+            row
+            for row in rows
+            if row["method"] == name or (name == "VBLL, on the network" and "on the network" in row["method"])
+        ]
+        for problem, cell in zip(header[1:-1], cells, strict=False):
+            values = [float(row["log_density"]) for row in own if row["problem"] == problem]
+            assert float(cell) == pytest.approx(sum(values) / len(values), abs=0.0051)
+        assert float(cells[-1]) == pytest.approx(sum(float(row["seconds"]) for row in own) / len(own), abs=0.051)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import pyrodrop.guides
 import pyrodrop.models  # noqa: F401  files name their classes
+from pyrodrop.checks import HasRows
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.failed import Failed
@@ -155,7 +156,8 @@ class Stored:
             if data.get("arguments", {}).get("members", 0) > len(state):
                 raise ValueError("it would have more members than the file has tensors")
             part = made(data, model)
-            part.to(dtypes.pop() if len(dtypes) == 1 else None)
+            if not isinstance(part, HasRows):  # which has the dtype of its model, and may have data of another
+                part.to(dtypes.pop() if len(dtypes) == 1 else None)
             check_assignable(part, state, f"the {name}")
         except NotImplementedError as error:
             raise ValueError(

@@ -7,24 +7,26 @@ under a flat prior (Rasmussen & Williams, eq. 2.42-2.45). With Phi - mean = U di
 
     ln p = - sum_d [ sum_i ln v_id + (u_i' y_d)^2 / v_id + (N - 1 - K) ln noise_d^2 + rest_d / noise_d^2 ] / 2,   i = 1 ... K
 
-Of a layer without a bias the rows are not centred, and N stands for N - 1. Class labels have Laplace's approximation of the
-posterior (`pyrodrop.guides.laplace`), b_d ~ N(0, 10^2), and the scale that maximises its evidence, with V* and A of that
-file:
-
-    ln p = ln p(y | V*) + ln p(V*) - ln det(A / 2 pi) / 2
+Of a layer without a bias the rows are not centred, and N stands for N - 1. Class labels have Laplace's approximation q of
+the posterior (`pyrodrop.guides.laplace`), b_d ~ N(0, 10^2), and the scale with the largest ELBO, E_q[ln p(y, V) - ln q(V)].
+Laplace's own estimate of the evidence has no maximum where a plane separates the classes: it grows with the scale, while q
+becomes far wider than the posterior.
 """
 
 from __future__ import annotations
 
 import copy
 import glob
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.loader import read_for
 from pyrodrop.guides import ExactLastLayer, Point
 from pyrodrop.guides.laplace import LabelRows
 from pyrodrop.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -35,23 +37,25 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.threads import outside
 from pyrodrop.training.result import Fit
 
+_log = logging.getLogger("pyrodrop")
 _LEAST = 1e-3  # smallest noise, over the root mean square of y - mean
 _WIDE = 10.0  # standard deviation of the bias, over the root mean square of y, or of logits
 _ITERATIONS = 200
 _POWERS = range(-4, 11)  # of 2: standard deviations of logits
+_DRAWS = 32
 _MOST = 4096  # weights and biases of a layer of class labels
 
 
 @outside("last_layer")
 @torch.inference_mode(False)
-def last_layer(net: nn.Module, data: Data) -> Fit:
+def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
     """The last layer of a trained network as a Bayesian linear regression on its inputs, with the other layers as they are.
 
     It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
-    by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence. The mean of
-    predictions is near the network's output where there are data, and the spread grows where the inputs of the last layer
-    are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved, compared and
-    converted like others.
+    by Laplace's approximation of it; the noise and the scale of the prior are those with the largest evidence or ELBO. The
+    mean of predictions is near the network's output where there are data, and the spread grows where the inputs of the last
+    layer are unlike those of the data. Nothing is trained, in seconds. The result is a `Fit` that predicts, is saved,
+    compared and converted like others.
 
     References:
         Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, section 2.7.
@@ -65,13 +69,14 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         data: the rows that the posterior is conditioned on, x and real y ``[N]`` or ``[N, D]``, in the units of the
             network's output; those that the network was trained on, or others. A `Dataset` with a standardisation is for a
             network of standardised x and y. Or labels ``[N]`` of an integer dtype, whose logits the network returns: D
-            classes, or 0 and 1 for D = 1. Their time grows with N (D K)^2, for K inputs of the layer.
+            classes, or 0 and 1 for D = 1. Their time grows with N (D K)^2, for K inputs of the layer. A `DataLoader` of
+            real y is read once: neither memory nor a file of the fit has its rows.
 
     Raises:
         TypeError: `net` is no module; x is not one tensor.
         ValueError: the network does not return the output of a linear layer of one vector per row; y have missing values,
-            another shape, or do not vary; labels are out of range, or there are more than 4,096 weights for them; fewer than
-            3 rows.
+            another shape, or do not vary; labels are out of range, from a loader, or there are more than 4,096 weights for
+            them; fewer than 3 rows.
 
     Example:
         >>> import torch, pyrodrop
@@ -82,16 +87,31 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         torch.Size([100, 2, 1])
     """
     instance(net, nn.Module, "net", "a torch.nn.Module")
-    net, data = copy.deepcopy(net).eval(), Dataset.of(data)
+    net, loader = copy.deepcopy(net).eval(), read_for(data)
+    data = Dataset.of(data) if loader is None else loader.sample  # type: ignore[arg-type]
     device = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     inputs, targets = (copy.deepcopy(each) for each in (data.inputs, data.targets))
-    x = data.x if inputs is None else inputs(data.x)
-    phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
-    phi, outputs = phi.detach().double().cpu(), outputs.detach().cpu()
+
+    def at(x: Any) -> tuple[Tensor, str, str | None, Tensor]:
+        x = x if inputs is None else inputs(x)
+        phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
+        return phi.detach().double().cpu(), name, bias, outputs.detach().cpu()
+
+    phi, name, bias, outputs = at(data.x)
     if data.y.is_floating_point():
-        scale, wide, likelihood = _of_real(phi, data.y, outputs, bias is not None, targets)
-    else:
+        if bool(((data.y == 0) | (data.y == 1)).all()):
+            _log.warning("y has the values 0 and 1 as real numbers; class labels must have an integer dtype: y.long()")
+        factor = torch.empty(0, 1 + phi.shape[1] + outputs.shape[1], dtype=torch.float64)
+        for rows in [data] if loader is None else loader.epoch():
+            factor = torch.linalg.qr(torch.cat([factor, _products(*at(rows.x), rows.y, targets)]), mode="r")[1]
+        scale, wide, likelihood = _of_real(factor, outputs.shape[1], bias is not None, targets)
+    elif loader is None:
         scale, wide, likelihood = _of_labels(phi, data.y.cpu(), outputs, bias is not None)
+    else:
+        raise ValueError(
+            "last_layer needs tensors (x, labels) for class labels, which have no sums over rows for their posterior; got "
+            f"{loader.source}"
+        )
     model = from_module(
         net,
         {glob.escape(name): GaussianPrior(scale), "*": None},
@@ -99,23 +119,32 @@ def last_layer(net: nn.Module, data: Data) -> Fit:
         bias_prior={glob.escape(bias): GaussianPrior(wide), "*": None} if bias else None,
     )
     model.standardize(data)
+    model.check(data)
     guide = ExactLastLayer(model, Point)
     guide.condition_on(data.x, data.y)
     settings = {"steps": 0, "num_data": len(data), "data_fingerprint": data.fingerprint}
-    return Fit(model.eval(), guide.eval(), data, torch.zeros(0, 3), settings, device)
+    if loader is not None:
+        guide.rows.keep(factor[:, bias is None :].to(device), outputs.shape[1])
+        settings = {"steps": 0, "num_data": round(float(factor[0, 0]) ** 2)}
+    return Fit(model.eval(), guide.eval(), loader or data, torch.zeros(0, 3), settings, device)
 
 
-def _of_real(phi: Tensor, data: Tensor, outputs: Tensor, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
-    """The scales of the weights and of the bias, and the noise."""
-    y = data.double().cpu().reshape(len(data), -1)
-    y = y if targets is None else targets.double()(y)
-    if y.shape != outputs.shape or len(y) < 3 or bool((y == y[0]).all(0).any()):
-        raise ValueError(
-            f"y must be [N, {outputs.shape[-1]}] for this network, of at least 3 rows, and vary in each column; got shape "
-            f"{list(data.shape)}"
-        )
-    scale, noise = most_evident(phi, y, bias)
-    return scale, _WIDE * float(y.square().mean().sqrt()), Gaussian(_precision(noise, targets))
+def _products(phi: Tensor, name: str, bias: str | None, outputs: Tensor, y: Tensor, targets: Any) -> Tensor:
+    """1, phi and y, standardised as the output, of some rows: ``[n, 1 + K + D]``."""
+    values = y.double().cpu().reshape(len(y), -1)
+    values = values if targets is None else targets.double()(values)
+    if values.shape != outputs.shape:
+        raise ValueError(f"y must be [N, {outputs.shape[-1]}] for this network; got shape {list(y.shape)}")
+    return torch.cat([torch.ones_like(phi[:, :1]), phi, values], 1)
+
+
+def _of_real(factor: Tensor, columns: int, bias: bool, targets: Any) -> tuple[float, float, Likelihood]:
+    """The scales of the weights and of the bias, and the noise, from R of the QR decomposition of 1, phi and y."""
+    y, rows = factor[:, -columns:], round(float(factor[0, 0]) ** 2)  # the product of their ones
+    if rows < 3 or bool((y[1:].norm(dim=0) <= 1e-13 * y.norm(dim=0)).any()):
+        raise ValueError(f"y must have at least 3 rows, and vary in each column; got {rows} rows")
+    scale, noise = most_evident(factor, columns, bias)
+    return scale, _WIDE * float(y.square().sum() / (rows * columns)) ** 0.5, Gaussian(_precision(noise, targets))
 
 
 def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[float, float, Likelihood]:
@@ -132,11 +161,11 @@ def _of_labels(phi: Tensor, y: Tensor, outputs: Tensor, bias: bool) -> tuple[flo
             f"covariance of all of them; got {weights:,}"
         )
     one_hot = torch.nn.functional.one_hot(y.long(), columns) if columns > 1 else y[:, None]
-    return most_evident_of_labels(phi, one_hot.to(phi), bias), _WIDE, likelihood
+    return scale_of_labels(phi, one_hot.to(phi), bias), _WIDE, likelihood
 
 
-def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
-    """The scale of the weights with the largest evidence, by Laplace's approximation: of a grid of ratio 2, then of the
+def scale_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
+    """The scale of the weights with the largest ELBO, by Laplace's approximation: of a grid of ratio 2, then of the
     parabola through its best three.
 
     Args:
@@ -145,42 +174,43 @@ def most_evident_of_labels(phi: Tensor, y: Tensor, bias: bool = True) -> float:
     """
     design = torch.cat([torch.ones_like(phi[:, :1]), phi], 1) if bias else phi
     unit = float(phi.square().mean(0).sum().sqrt().clamp_min(1e-30))
-    evidences: list[float] = []
+    normal = torch.randn(_DRAWS, y.shape[1], design.shape[1], generator=torch.Generator().manual_seed(0)).double()
+    elbos: list[float] = []
     for power in _POWERS:
         inverse = torch.full((y.shape[1], design.shape[1]), (2.0**power / unit) ** -2, dtype=torch.float64)
         if bias:
             inverse[:, 0] = _WIDE**-2
         zero = torch.zeros_like(inverse)
         rows = LabelRows(design, y, torch.ones_like(y[:, :1]), zero[:, 0], zero, inverse, y.shape[1] > 1)
-        evidences.append(float(rows.evidence()))
-    best = min(max(range(len(_POWERS)), key=lambda i: evidences[i]), len(_POWERS) - 2)
+        elbos.append(float(rows.elbo(normal)))
+    best = min(max(range(len(_POWERS)), key=lambda i: elbos[i]), len(_POWERS) - 2)
     if not best:
         return 2.0 ** _POWERS[0] / unit
-    low, middle, high = evidences[best - 1 : best + 2]
+    low, middle, high = elbos[best - 1 : best + 2]
     bend = low - 2 * middle + high
     shift = (low - high) / (2 * bend) if bend < 0 else 0.0
     return 2.0 ** (_POWERS[best] + min(max(shift, -1.0), 1.0)) / unit
 
 
-def most_evident(phi: Tensor, y: Tensor, bias: bool = True) -> tuple[float, Tensor]:
+def most_evident(factor: Tensor, columns: int, bias: bool = True) -> tuple[float, Tensor]:
     """The scale of the weights and the noise of each column ``[D]`` with the largest evidence.
 
     Args:
-        phi: ``[N, K]``, and y ``[N, D]``, both in float64.
+        factor: R of the QR decomposition of 1, phi and y, ``[..., 1 + K + D]`` in float64. Without its first row and column
+            it is that of centred phi and y.
+        columns: D.
         bias: whether the layer has one; without, the rows are not centred, and N - 1 is N.
     """
-    if bias:
-        phi, y = phi - phi.mean(0), y - y.mean(0)
+    n, centred = round(float(factor[0, 0]) ** 2), factor[int(bias) :, 1:]
+    phi, y = centred[:, :-columns], centred[:, -columns:]
     u, r, _ = torch.linalg.svd(phi, full_matrices=False)
     found = r > 1e-12 * r.max().clamp_min(1e-300)
     u, r = u[:, found], r[found]
-    unit, sizes = float(y.square().mean().sqrt()), y.std(0)
+    unit, sizes = float(y.square().sum() / (n * columns)) ** 0.5, factor[1:, -columns:].norm(dim=0) / (n - 1) ** 0.5
     inside = (u.T @ y / unit).square()
     rest = ((y / unit).square().sum(0) - inside.sum(0)).clamp_min(0)
-    free = max(len(y) - bias - len(r), 0)
-    start = torch.cat(
-        [(r.square().sum(0, keepdim=True) / len(y)).clamp_min(1e-30).log() / -2, (0.3 * sizes / unit).log()]
-    )
+    free = max(n - bias - len(r), 0)
+    start = torch.cat([(r.square().sum(0, keepdim=True) / n).clamp_min(1e-30).log() / -2, (0.3 * sizes / unit).log()])
     logs = start.requires_grad_()
     search = torch.optim.LBFGS([logs], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
 

@@ -232,7 +232,8 @@ class Problem:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
                 "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure. Above "
-                "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True)"
+                "fixed layers guides.ExactLastLayer has none: learn the noise, likelihoods.Gaussian(1.0, learned=True), or "
+                "call pyrodrop.last_layer, which trains nothing"
             )
         trained = {name: parameter for name, parameter in parameters.items() if parameter.unconstrained.requires_grad}
         for other in batches[1:] if len(moving) else []:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyro
 import pytest
 import torch
 from scipy.optimize import minimize
@@ -237,6 +238,36 @@ def test_saved_and_trained_as_others(tmp_path: Path) -> None:
         torch.testing.assert_close(one.losses, alone.losses, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["bias without a prior", "bias with a prior"])
+def test_sums_have_the_posterior_of_the_rows(bias: bool, tmp_path: Path) -> None:
+    """Within rounding, by normal equations; a file has no rows, and training needs them again."""
+    fit = fitted(bias=bias)
+    want = regression(fit, fit.guide.mean(), fit.data.x, fit.data.y)
+    fit.guide.forget_rows()
+    fit.guide.forget_rows()
+    assert all(30 not in tensor.shape for tensor in fit.guide.state_dict().values())
+    again = pyrodrop.Fit.load(fit.save(tmp_path / "fit"))
+    weights = again.guide.mean()
+    for d, (mean, _) in enumerate(want):
+        own = [*weights["layers.2.weight"][d].tolist(), *([float(weights["layers.2.bias"][d])] if bias else [])]
+        np.testing.assert_allclose(own, mean, rtol=1e-4, atol=1e-5)
+    factor = again.guide._posterior(weights, *again.guide.rows()).factor.detach()  # type: ignore[operator, union-attr]
+    order = [4, 0, 1, 2, 3] if bias else range(4)
+    for d, (_, covariance) in enumerate(want):
+        got = torch.linalg.inv(factor[d] @ factor[d].T).numpy()
+        np.testing.assert_allclose(got, covariance[np.ix_(order, order)], rtol=1e-4)
+    with pytest.raises(ValueError, match="is trained with all rows of the data, and has forgotten them"):
+        again.guide(DATA.x, DATA.y)
+    assert again.elbo(2, DATA).value == pytest.approx(fit.elbo(2).value, rel=1e-5)
+    trained = pyrodrop.fit(again.model, again.guide, DATA, **QUICK)
+    assert not trained.guide.rows.summed  # type: ignore[union-attr, operator]
+    again.guide.restart(again.model)  # type: ignore[operator, union-attr]
+    with pytest.raises(ValueError, match="this guide has none"):
+        again.predict(DATA.x, 2)
+    with pytest.raises(ValueError, match="forget_rows needs likelihoods.Gaussian above guides.Point"):
+        fitted(guides.MeanField).guide.forget_rows()
+
+
 def test_a_guide_without_rows_says_so() -> None:
     model = model_of()
     guide = guides.ExactLastLayer(model)
@@ -409,6 +440,111 @@ def test_labels_are_saved_and_trained_as_others(tmp_path: Path) -> None:
         fit.guide.left_out(fit.guide.mean())
 
 
+class WithNoise(nn.Module):
+    """f beside r, a parameter, or of another layer: the variance of standardised y is exp(-r)."""
+
+    def __init__(self, body: nn.Module, noise: nn.Module | None, mean: nn.Module, outputs: int) -> None:
+        super().__init__()
+        self.body, self.noise, self.log_precision = body, noise, nn.Parameter(torch.zeros(outputs))
+        self.mean = mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        r = self.log_precision + (torch.zeros_like(h[:, :1]) if self.noise is None else self.noise(h))
+        return torch.cat([self.mean(h), r.expand(len(x), -1)], 1)
+
+
+@pytest.mark.parametrize("features", [guides.Point, guides.MeanField])
+def test_noise_that_varies_has_the_evidence_of_its_rows(features: Any) -> None:
+    """ln p(y | W) is that of normals with the noise of each row; so are the rows that are left out, one by one."""
+    torch.manual_seed(0)
+    net = WithNoise(nn.Sequential(nn.Linear(2, 5), nn.Tanh()), nn.Linear(5, 2), nn.Linear(5, 2), 2)
+    model = models.from_module(net, {"mean.*": priors.Gaussian(SCALE), "*": priors.Gaussian(0.9)},
+                               likelihoods.HeteroscedasticGaussian())  # fmt: skip
+    fit = pyrodrop.fit(model, guides.ExactLastLayer(model, features), DATA, **QUICK)
+    guide, tree = fit.guide, fit.model.free  # type: ignore[union-attr]
+    free = {name: tree[name].detach().double() for name in tree}
+    torch.manual_seed(3)
+    loss = float(elbo_terms(fit.model, guide, fit.data.x, fit.data.y).loss.detach())
+    torch.manual_seed(3)
+    below = {name: value.detach().double() for name, value in guide.features().items()}  # type: ignore[operator, union-attr]
+    h = ((fit.data.x - fit.model.inputs.loc) / fit.model.inputs.scale).double()  # type: ignore[union-attr]
+    h = torch.tanh(h @ below["body.0.weight"].T + free["body.0.bias"])
+    r = (free["log_precision"] + h @ below["noise.weight"].T + free["noise.bias"]).numpy()
+    targets, scales, every = standardised(fit, fit.data.y), units(fit)[1], np.arange(30)
+
+    def evidence(rows: np.ndarray) -> float:
+        total = 0.0
+        for d in range(2):
+            phi = h.numpy()[rows]
+            covariance = SCALE**2 * phi @ phi.T + np.diag(np.exp(-r[rows, d]))
+            normal = multivariate_normal(np.full(len(rows), float(free["mean.bias"][d])), covariance)
+            total += float(normal.logpdf(targets[rows, d])) - len(rows) * math.log(scales[d])
+        return total
+
+    want = -evidence(every)
+    for name, weight in below.items():
+        prior = torch.distributions.Normal(0.0, 0.9)
+        if features is guides.Point:
+            want -= float(prior.log_prob(weight).sum())
+        else:
+            q = torch.distributions.Normal(guide.features.loc[name], (guide.features.log_variance[name] / 2).exp())  # type: ignore[operator, union-attr]
+            want += float(torch.distributions.kl_divergence(q, prior).sum().detach())
+    assert loss == pytest.approx(want, rel=2e-5)
+    left_out = [evidence(every) - evidence(every[every != n]) for n in range(30)]
+    weights = {name: value.float() for name, value in below.items()}
+    np.testing.assert_allclose(guide.left_out(weights).detach(), left_out, rtol=1e-3, atol=1e-3)  # type: ignore[operator, union-attr]
+    with pytest.raises(ValueError, match="forget_rows needs likelihoods.Gaussian above guides.Point"):
+        guide.forget_rows()  # type: ignore[operator, union-attr]
+
+
+class LogGamma(priors.Prior):
+    """Of the logarithm of a variable with a Gamma distribution."""
+
+    def __init__(self, shape: float, rate: float) -> None:
+        self.shape, self.rate = shape, rate
+
+    def expand(self, *shape: int, like: Tensor | None = None) -> Any:
+        shape_, rate = (torch.full(shape, value).to(like) for value in (self.shape, self.rate))  # type: ignore[arg-type]
+        logarithm = torch.distributions.ExpTransform().inv
+        return pyro.distributions.TransformedDistribution(pyro.distributions.Gamma(shape_, rate), [logarithm]).to_event(
+            len(shape)
+        )
+
+    def describe(self) -> str:
+        return f"LogGamma({self.shape:g}, {self.rate:g})"
+
+
+def test_a_noise_with_a_gamma_prior_is_one_more_weight_below() -> None:
+    """Beside the integral over ln tau on a grid: evidence, ln tau, and mean and sd of f, which is nearly Student's t."""
+    x = normal(12, 1, seed=4)
+    y = 2 * x + 0.5 * normal(12, 1, seed=5)
+    net = WithNoise(nn.Identity(), None, nn.Linear(1, 1, bias=False), 1)
+    model = models.from_module(
+        net, priors.Gaussian(2.0), likelihoods.HeteroscedasticGaussian(), bias_prior=LogGamma(2.0, 1.0)
+    )
+    guide = guides.ExactLastLayer(model)
+    fit = pyrodrop.fit(model, guide, (x, y), steps=600, lr=0.03, seed=0, progress=False,
+                       lr_schedule=pyrodrop.schedules.cosine(600))  # fmt: skip
+    xs, ys, t = x[:, 0].double().numpy(), y[:, 0].double().numpy(), np.linspace(-6, 6, 4001)
+    precision = 1 / 4 + np.exp(t) * (xs @ xs)
+    mean = np.exp(t) * (xs @ ys) / precision
+    log_joint = 6 * t - np.exp(t) * (ys @ ys) / 2 + precision * mean**2 / 2 - np.log(precision * 4) / 2
+    log_joint += 2 * t - np.exp(t) - 6 * math.log(2 * math.pi)  # Gamma(2, 1) has the normaliser 1
+    evidence = np.logaddexp.reduce(log_joint) + math.log(t[1] - t[0])
+    weights = np.exp(log_joint - np.logaddexp.reduce(log_joint))
+    elbo = fit.elbo(2000)
+    assert evidence - 0.1 < elbo.value < evidence + 4 * elbo.se
+    drawn = fit.guide.draw(4000)  # type: ignore[operator, union-attr]
+    log_tau, w = drawn["log_precision"][:, 0].double(), drawn["mean.weight"].flatten().double()
+    sd = math.sqrt(weights @ t**2 - (weights @ t) ** 2)
+    assert float(log_tau.mean()) == pytest.approx(weights @ t, abs=0.2 * sd)
+    assert float(log_tau.std()) == pytest.approx(sd, rel=0.15)
+    of_w = math.sqrt(weights @ (1 / precision + mean**2) - (weights @ mean) ** 2)
+    assert float(w.mean()) == pytest.approx(weights @ mean, abs=0.1 * of_w)
+    assert float(w.std()) == pytest.approx(of_w, rel=0.08)
+
+
 class _Net(nn.Module):
     def __init__(self, output: Callable[[Any, Tensor], Tensor], *more: nn.Module) -> None:
         super().__init__()
@@ -427,6 +563,17 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("output", [lambda f: [f * 2, f * 0], lambda f: [f, f], lambda f: [f * 0, f]])
+def test_noise_that_depends_on_the_last_layer_is_refused(output: Callable[[Tensor], list[Tensor]]) -> None:
+    net = _Net(lambda net, h: torch.cat(output(net.last(h)), 1))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.HeteroscedasticGaussian())
+    with pytest.raises(ValueError, match="before that of other layers for the noise"):
+        pyrodrop.fit(model, guides.ExactLastLayer(model), (X, Y), steps=1)
+    plain = models.MLP([2, 3, 4], prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian())
+    with pytest.raises(ValueError, match=r"outputs \[30, 4\], 4 of the last layer, and y \[30, 2\]"):
+        pyrodrop.fit(plain, guides.ExactLastLayer(plain), (X, Y), steps=1)
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_networks_are_refused(name: str) -> None:
     make, message = NETWORKS[name]
@@ -437,8 +584,8 @@ def test_other_networks_are_refused(name: str) -> None:
 
 
 def test_what_has_no_exact_last_layer_is_refused() -> None:
-    for likelihood in (likelihoods.Poisson(), likelihoods.HeteroscedasticGaussian(), likelihoods.StudentT()):
-        with pytest.raises(ValueError, match="needs likelihoods.Gaussian, Categorical or Bernoulli"):
+    for likelihood in (likelihoods.Poisson(), likelihoods.StudentT()):
+        with pytest.raises(ValueError, match="needs likelihoods.Gaussian, HeteroscedasticGaussian, Categorical or"):
             guides.ExactLastLayer(model_of(likelihood=likelihood))
     model = model_of()
     with pytest.raises(TypeError, match="features must return a Guide, .* got Ensemble"):

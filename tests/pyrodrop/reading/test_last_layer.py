@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data
-from pyrodrop.reading.last_layer import most_evident, most_evident_of_labels
+from pyrodrop.guides.laplace import LabelRows
+from pyrodrop.reading.last_layer import most_evident, scale_of_labels
 
 
 def network(outputs: int = 1) -> nn.Sequential:
@@ -49,7 +50,7 @@ def test_scale_and_noise_have_the_largest_evidence(outputs: int, n: int, bias: b
             total -= float(normal.logpdf(contrasts @ y[:, d].numpy()))
         return total
 
-    scale, noise = most_evident(phi, y, bias)
+    scale, noise = most_evident(torch.linalg.qr(torch.cat([torch.ones(n, 1), phi, y], 1))[1], outputs, bias)
     got = np.log([scale, *noise.tolist()])
     best = minimize(minus_evidence, got + 0.3, method="Nelder-Mead", options={"fatol": 1e-9, "xatol": 1e-9})
     assert minus_evidence(got) == pytest.approx(best.fun, abs=1e-3)
@@ -100,15 +101,16 @@ def test_noise_is_in_the_units_of_y() -> None:
     torch.testing.assert_close(precision * train.targets.scale**2, plain, rtol=1e-3, atol=0.0)
 
 
-def test_labels_have_the_scale_with_the_largest_evidence() -> None:
-    """By importance sampling from SciPy's Laplace approximation, the evidence is largest near it; draws are from a mode."""
+@pytest.mark.parametrize("noise", [1.0, 0.0], ids=["", "separable"])
+def test_labels_have_the_scale_with_the_largest_elbo(noise: float) -> None:
+    """By draws from SciPy's Laplace approximation, the ELBO is largest near it, and near the evidence."""
     g = torch.Generator().manual_seed(0)
     phi = torch.randn(60, 3, generator=g).double()
-    label = (phi @ torch.tensor([2.0, -1.0, 0.0]).double() + torch.randn(60, generator=g).double() > 0).long()
-    scale = most_evident_of_labels(phi, torch.nn.functional.one_hot(label, 2).double(), bias=False)
+    label = (phi @ torch.tensor([2.0, -1.0, 0.0]).double() + noise * torch.randn(60, generator=g).double() > 0).long()
+    scale = scale_of_labels(phi, torch.nn.functional.one_hot(label, 2).double(), bias=False)
 
-    def evidence(sd: float) -> float:
-        """Of two classes, whose difference of weights has sd sqrt(2)."""
+    def log_weights(sd: float) -> np.ndarray:
+        """ln p(y, w) - ln q(w) of two classes, whose difference of weights has sd sqrt(2)."""
         sign, white = 1 - 2 * label.numpy(), np.random.default_rng(0).normal(size=(20_000, 3))
 
         def minus(w: np.ndarray) -> float:
@@ -120,9 +122,14 @@ def test_labels_have_the_scale_with_the_largest_evidence() -> None:
         draws = mode + np.linalg.solve(np.linalg.cholesky(precision).T, white.T).T
         log_q = -(white**2).sum(1) / 2 + np.linalg.slogdet(precision)[1] / 2
         log_p = -np.logaddexp(0, draws @ phi.numpy().T * sign).sum(1) - (draws**2).sum(1) / (4 * sd**2)
-        return float(np.logaddexp.reduce(log_p - 3 * np.log(np.sqrt(2) * sd) - log_q) - np.log(20_000))
+        return log_p - 3 * np.log(np.sqrt(2) * sd) - log_q  # type: ignore[no-any-return]
 
-    grid = [evidence(scale * factor) for factor in (0.5, 0.8, 1.0, 1.25, 2.0)]
+    grid = [log_weights(scale * factor).mean() for factor in (0.5, 0.8, 1.0, 1.25, 2.0)]
+    assert np.logaddexp.reduce(log_weights(scale)) - np.log(20_000) - grid[2] < 3
+    one_hot, zero = torch.nn.functional.one_hot(label, 2).double(), torch.zeros(2, 3).double()
+    of_both = LabelRows(phi, one_hot, torch.ones(60, 1).double(), zero[:, 0], zero, zero + scale**-2, True)
+    elbo = float(of_both.elbo(torch.randn(20_000, 2, 3, generator=g).double()))
+    assert elbo == pytest.approx(grid[2], abs=5 * log_weights(scale).std() / 20_000**0.5 + 0.05)
     assert grid[2] > max(grid[0], grid[4])
     assert grid[2] > max(grid) - 0.05
 
@@ -155,6 +162,35 @@ def test_it_is_saved_and_compared_as_a_fit(tmp_path: Path) -> None:
     assert pyrodrop.compare({"a": run, "b": again}, (x, y)).rows["a"]["log_density"] is not None
 
 
+def loader_of(x: Tensor, y: Tensor, size: int) -> torch.utils.data.DataLoader[Any]:
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), size, shuffle=True)
+
+
+@pytest.mark.parametrize("size", [3, 40])  # fewer rows than features, and all
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_loader_has_the_posterior_of_its_rows(size: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Noise, scales and predictions are those of the tensors, from a file that has no rows."""
+    net, (x, y) = network(2).to(dtype), rows(2)
+    whole = pyrodrop.last_layer(net, (x.to(dtype), y.double()))
+    run = pyrodrop.last_layer(net, loader_of(x.to(dtype), y.double(), size))
+    assert run.settings["num_data"] == 40
+    priors = {name: pyrodrop.priors.Gaussian(float(run.model.priors[name].scale)) for name in ("3.weight", "3.bias")}
+    torch.testing.assert_close(run.model.likelihood.precision, whole.model.likelihood.precision, rtol=1e-5, atol=0)
+    assert priors["3.weight"].scale == pytest.approx(whole.model.priors["3.weight"].scale, rel=1e-5)
+    want = whole.predict(x.to(dtype), 50, seed=1).f
+    torch.testing.assert_close(run.predict(x.to(dtype), 50, seed=1).f, want, rtol=1e-4, atol=1e-4)
+    stored = run.stored()
+    assert all(40 not in tensor.shape for tensor in stored.tensors.values())
+    model = pyrodrop.models.from_module(
+        network(2).to(dtype).eval(), {"3.weight": priors["3.weight"], "*": None}, pyrodrop.likelihoods.Gaussian([1.0, 1.0]),
+        bias_prior={"3.bias": priors["3.bias"], "*": None},
+    )  # fmt: skip
+    again = pyrodrop.Fit.load(run.save(tmp_path / "sums"), model=model)
+    torch.testing.assert_close(again.predict(x.to(dtype), 50, seed=1).f, run.predict(x.to(dtype), 50, seed=1).f)
+    with pytest.raises(ValueError, match="needs the rows; got a guide without rows"):
+        run.guide.left_out({})
+
+
 class Scaled(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -178,12 +214,15 @@ def test_a_layer_without_a_bias_is_not_centred() -> None:
 
 X, Y = rows()
 REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "labels from a loader": (lambda: network(2), loader_of(X, torch.arange(40) % 2, 9), "needs tensors .x, labels."),
+    "far from zero": (network, (X, Y.double() + 1e7), "rounds its values"),
     "labels of one output": (network, (X, torch.arange(40)), "must lie in 0 ... 1"),
     "labels out of range": (lambda: network(2), (X, torch.arange(40) % 3), "must lie in 0 ... 1"),
     "one label": (lambda: network(2), (X, torch.zeros(40).long()), "and vary"),
-    "columns": (network, (X, Y.expand(-1, 3)), r"y must be \[N, 1\] .*got shape \[40, 3\]"),
+    "columns": (network, (X, Y.expand(-1, 3)), r"y must be \[N, 1\] .*got shape"),
     "missing": (network, (X, Y.clone().index_fill_(0, torch.tensor(2), torch.nan)), "y must be finite"),
     "constant": (network, (X, torch.ones(40)), "vary in each column"),
+    "one loader of a constant": (network, loader_of(X, 0.1 * torch.ones(40, 1), 7), "vary in each column"),
     "two rows": (network, (X[:2], Y[:2]), "at least 3 rows"),
     "scaled": (Scaled, (X, Y), "returns the output of a torch.nn.Linear"),
     "no layer": (nn.Tanh, (X, Y), "returns the output of a torch.nn.Linear"),
@@ -198,3 +237,8 @@ def test_what_is_refused(case: str) -> None:
         pyrodrop.last_layer(make(), rows)
     with pytest.raises(TypeError, match="net must be a torch.nn.Module"):
         pyrodrop.last_layer("net", rows)  # type: ignore[arg-type]
+
+
+def test_labels_as_real_numbers_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    pyrodrop.last_layer(network(), (X, (X[:, :1] > 0).float()))
+    assert "class labels must have an integer dtype" in caplog.text
