@@ -156,9 +156,8 @@ class CompiledDensity:
         if mapped:
             most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
-        shared = [tensor for tensor in self.metric if tensor is not None]
         chains = self.metric.scale.new_zeros(self.block, self.size)
-        inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *shared]
+        inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *filter(torch.is_tensor, self.metric)]
 
         def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
             def energies(q: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,10 +43,11 @@ from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.rows import recordable
 
 _IMPROPER = "is improper: its density does not integrate to a finite number. For sampling, use a proper prior"
-_REFUSED: dict[type, str] = {
+_PERIODIC = f"is periodic on the real line, where it {_IMPROPER}, such as Uniform(-pi, pi)"
+_REFUSED: dict[Any, str] = {
     distributions.LogUniform: f"is log-uniform, which {_IMPROPER}",
     dist.ImproperUniform: _IMPROPER,
-    dist.VonMises: f"is periodic on the real line, where it {_IMPROPER}, such as Uniform(-pi, pi)",
+    (dist.VonMises, dist.SineSkewed, dist.SineBivariateVonMises): _PERIODIC,
     dist.Delta: "is a point, which has no density: use pyro.deterministic",
 }
 
@@ -296,6 +297,7 @@ def unchecked() -> Iterator[None]:
 def _start(node: Any) -> Tensor:
     """The value of a site to find the others with; a ValueError for a prior under which a sampler cannot move."""
     fn, element = node["fn"], innermost(node["fn"])
+    element = innermost(getattr(element, "base_dist", element))  # of a transformed distribution
     for kind, reason in _REFUSED.items():
         if isinstance(element, kind):
             raise ValueError(f"the prior of {node['name']!r} {reason}")

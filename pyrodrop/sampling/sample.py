@@ -159,11 +159,9 @@ def sample(
         hidden = None if progress is None else not progress
         with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
             q = from_runs(compiled, runs, generator) if runs else compiled.from_prior(generator)
-            hmc = (
-                MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
-                if energy_variance
-                else HMC(compiled, q, generator, tune, max_steps=max_steps)
-            )
+            kind: Any = MCLMC if energy_variance else HMC
+            how = {"energy_variance": energy_variance} if energy_variance else {"max_steps": max_steps}
+            hmc: HMC = kind(compiled, q, generator, tune, **how)
             q, stats = hmc.run(draws, bar)
         rounding = float(stats["lp"].abs().median()) * torch.finfo(density.dtype).eps / 2
         settings: dict[str, Any] = {

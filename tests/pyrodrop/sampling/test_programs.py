@@ -309,6 +309,10 @@ REFUSED = {
     "sequential enumeration": (one(dist.Bernoulli(0.5), enumerate="sequential"), "random numbers that are no sites"),
     "an improper prior": (one(dist.ImproperUniform(constraints.real, (), ())), "'x' is improper"),
     "angles": (one(dist.VonMises(0.0, 1.0)), "'x' is periodic on the real line"),
+    "angles in other units": (
+        one(dist.TransformedDistribution(dist.VonMises(0.0, 1.0), [dist.transforms.AffineTransform(0.0, 57.3)])),
+        "'x' is periodic on the real line",
+    ),
     "a mixture": (
         one(dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.zeros(2), 1.0))),
         "the support of 'x' has no transformation",
