@@ -15,14 +15,15 @@ import inspect
 import logging
 import math
 import operator
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from pyro import poutine
+from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor, fx
+from torch._ops import OpOverload
 
 from pyrodrop.arrays import near
 from pyrodrop.compiled import Program, Untraceable, calling, first_that_works, pure
@@ -32,6 +33,7 @@ from pyrodrop.sampling.tuning import Metric
 
 _log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
+_PUTS = (_A.index_put.default, _A.index_put_.default)
 
 _TRIES = 100  # to find values of finite energy
 _NOT_FINITE = (
@@ -68,14 +70,12 @@ class CompiledDensity:
         engine: the engine that is used.
         stacked: whether one call moves several chains.
         block: B, the number of chains that a call moves.
-        seconds: what recording, compiling and comparing took.
 
     Raises:
         ValueError: the energy cannot be recorded, draws random numbers, or differs from Pyro's.
     """
 
     def __init__(self, density: Density, chains: int, engine: Name) -> None:
-        begun = time.perf_counter()
         self.density: Density = density
         self.chains: int = chains
         self.size: int = sum(density.sizes)
@@ -97,7 +97,6 @@ class CompiledDensity:
                 "the log joint density must be a function that can be recorded, and the one that Pyro computes for the "
                 f"model (pyro.infer.NUTS calls a model as it is); got a density of which {error}"
             ) from error
-        self.seconds: float = time.perf_counter() - begun
 
     def follow(self, q: Tensor, p: Tensor, gradient: Tensor, eps: float, metric: Metric, steps: int) -> list[Tensor]:
         """U ``[C]``, dU/dq, q and p ``[C, D]`` after this many steps from q, p and dU/dq of C chains, a multiple of B."""
@@ -110,10 +109,9 @@ class CompiledDensity:
 
     def energies(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """U and dU/dq at q ``[C, D]``, from steps that do not move."""
-        with torch.no_grad():
-            each = [self._steps(rows, *self._still)[:2] for rows in q.split(self.block)]
-        energies, gradients = zip(*each, strict=True)
-        return torch.cat(energies), torch.cat(gradients)
+        still = torch.zeros_like(q)
+        energy, gradient, *_ = self.follow(q, still, still, 0.0, self.metric, 1)
+        return energy, gradient
 
     def from_prior(self, generator: torch.Generator) -> Tensor:
         """Draws of `Density.draw` with a finite energy and gradient, ``[C, D]``.
@@ -158,10 +156,8 @@ class CompiledDensity:
         if mapped:
             most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
-        shared = [tensor for tensor in self.metric if tensor is not None]
         chains = self.metric.scale.new_zeros(self.block, self.size)
-        inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *shared]
-        self._still = inputs[1:]
+        inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *filter(torch.is_tensor, self.metric)]
 
         def step(energy: Callable[..., Sequence[Tensor]], *tensors: Tensor) -> Sequence[Tensor]:
             def energies(q: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,6 +195,7 @@ def _recorded(density: Density, like: Tensor) -> Program:
     if program.is_random:
         raise Untraceable("it draws random numbers")
     _make_failures_nan(program.graph)
+    _make_writes_mappable(program.graph)
     return program
 
 
@@ -208,17 +205,33 @@ def _make_failures_nan(graph: fx.Graph) -> None:
         info = check.args[0]
         factor = next(node for node in info.args[0].users if node.target is operator.getitem and node.args[1] == 0)
         graph.erase_node(check)
-        users = list(factor.users)
-        with graph.inserting_after(max(factor, info)):
+        with graph.inserting_before(max(factor, info).next):
             failed = graph.call_function(_A.ne.Scalar, (info, 0))
-        for place in (_A.unsqueeze.default, _A.unsqueeze.default):
-            with graph.inserting_after(failed):
-                failed = graph.call_function(place, (failed, -1))
-        with graph.inserting_after(failed):
+            for _ in range(2):
+                failed = graph.call_function(_A.unsqueeze.default, (failed, -1))
             filled = graph.call_function(_A.masked_fill.Scalar, (factor, failed, math.nan))
         filled.meta = dict(factor.meta)
-        for user in users:
-            user.replace_input_with(factor, filled)
+        factor.replace_all_uses_with(filled, lambda user, filled=filled: user is not filled)
+
+
+def _make_writes_mappable(graph: fx.Graph) -> None:
+    """Replace writes at places that differ between chains, as of `Dirichlet` and `Multinomial`, which vmap cannot do."""
+
+    def new(node: fx.Node) -> bool:  # a tensor that is no view
+        operation = node.target
+        return isinstance(operation, OpOverload) and all(each.alias_info is None for each in operation._schema.returns)
+
+    for node in [node for node in graph.nodes if node.target in (_A.scatter_.value, *_PUTS)]:
+        tensor, place, *rest = node.args
+        whole = (tensor.meta["val"].shape, torch.bool)
+        if node.target is not _PUTS[0] and not (
+            new(tensor) and all(user is node or (user < node and new(user)) for user in tensor.users)
+        ):
+            continue  # more than the result has what it writes
+        if node.target is _A.scatter_.value:
+            node.target = _A.scatter.value
+        elif len(rest) == len(place) == 1 == rest[0].meta["val"].shape.numel() and place[0].meta["val"][::2] == whole:
+            node.target, node.args = _A.where.self, (place[0], rest[0], tensor)
 
 
 @functools.cache
@@ -247,12 +260,16 @@ def _by_pyro(density: Density) -> list[tuple[Tensor, ...]]:
     Raises:
         ValueError: fewer than two of the points have a finite energy and gradient.
     """
+    args, kwargs = density.arguments.args, density.arguments.kwargs
     found: list[tuple[Tensor, ...]] = []
     for seed in range(_TRIES):
         point = {name: _NEARER**seed * value for name, value in density.draw(seed).items()}
         with seeded(seed, density.device), poutine.block(), unchecked(), made_on(density.device):
             values = {name: value.clone() for name, value in point.items()}
-            gradients, energy = potential_grad(density.pyros(values), values)
+            made = initialize_model(
+                density.model, args, kwargs, max_plate_nesting=density.nesting, initial_params=values
+            )
+            gradients, energy = potential_grad(made[1], values)
         if bool(energy.isfinite()) and bool((gradient := density.flat(gradients)).isfinite().all()):
             found.append((density.flat(point), energy, gradient))
         if len(found) == 2:

@@ -14,7 +14,7 @@ that it reads, draws random numbers beside its sites, or has other sites at othe
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from pyro import poutine
 from pyro.infer import config_enumerate
 from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_uniform
-from pyro.infer.mcmc.util import TraceEinsumEvaluator, initialize_model
+from pyro.infer.mcmc.util import TraceEinsumEvaluator
 from pyro.poutine.trace_struct import Trace
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -43,9 +43,11 @@ from pyrodrop.steps import Arguments, Call
 from pyrodrop.training.rows import recordable
 
 _IMPROPER = "is improper: its density does not integrate to a finite number. For sampling, use a proper prior"
-_REFUSED: dict[type, str] = {
+_PERIODIC = f"is periodic on the real line, where it {_IMPROPER}, such as Uniform(-pi, pi)"
+_REFUSED: dict[Any, str] = {
     distributions.LogUniform: f"is log-uniform, which {_IMPROPER}",
     dist.ImproperUniform: _IMPROPER,
+    (dist.VonMises, dist.SineSkewed, dist.SineBivariateVonMises): _PERIODIC,
     dist.Delta: "is a point, which has no density: use pyro.deterministic",
 }
 
@@ -123,12 +125,6 @@ class Density:
     def constrained(self, q: Tensor) -> dict[str, Tensor]:
         """The value of every site on its support, otherwise as `by_site`."""
         return {name: self.sites[name].to_support(value) for name, value in self.by_site(q).items()}
-
-    def pyros(self, values: dict[str, Tensor]) -> Callable[..., Tensor]:
-        """The potential that Pyro's own kernels would use."""
-        args, kwargs = self.arguments.args, self.arguments.kwargs
-        made = initialize_model(self.model, args, kwargs, max_plate_nesting=self.nesting, initial_params=values)
-        return made[1]  # type: ignore[no-any-return]
 
     def energy(self, values: Mapping[str, Tensor]) -> Tensor:
         """U at unconstrained values, a differentiable scalar."""
@@ -301,12 +297,17 @@ def unchecked() -> Iterator[None]:
 def _start(node: Any) -> Tensor:
     """The value of a site to find the others with; a ValueError for a prior under which a sampler cannot move."""
     fn, element = node["fn"], innermost(node["fn"])
+    element = innermost(getattr(element, "base_dist", element))  # of a transformed distribution
     for kind, reason in _REFUSED.items():
         if isinstance(element, kind):
             raise ValueError(f"the prior of {node['name']!r} {reason}")
     if fn.support.is_discrete:
         return fn.sample()  # type: ignore[no-any-return]
-    return init_to_uniform(node)  # type: ignore[no-any-return]
+    try:
+        biject_to(fn.support)
+        return init_to_uniform(node)  # type: ignore[no-any-return]
+    except NotImplementedError as error:
+        raise ValueError(f"the support of {node['name']!r} has no transformation to real numbers: {error}") from error
 
 
 def _is_latent(node: Any) -> bool:

@@ -7,8 +7,8 @@
     renewal:     u <- (u + nu z) / |u + nu z|,   z ~ N(0, 1)^D,   nu^2 = (exp(2 eps / L) - 1) / D,   L = sqrt(D)
 
 A step is: renew, turn by lambda eps, move by eps/2, turn by (1 - 2 lambda) eps, move by eps/2, turn by lambda eps, with
-lambda of McLachlan's integrator of minimal norm. A transition is 20 steps. eps is tuned so that the change of energy in a
-step has the mean square v D: mean square ~ eps^6, so eps <- eps (v D / mean square)^(1/6).
+lambda of McLachlan's integrator of minimal norm. A transition is 50 steps. eps is tuned so that the change of energy in a
+step has the mean square v D: mean square ~ eps^6, so the n-th move of ln eps is ln(v D / mean square) / (6 sqrt(n)).
 
 Robnik, De Luca, Silverstein & Seljak (2023), Microcanonical Hamiltonian Monte Carlo, https://arxiv.org/abs/2212.08549;
 Robnik & Seljak (2023), Microcanonical Langevin Monte Carlo, https://arxiv.org/abs/2303.18221; for the kinetic energy Steeg &
@@ -24,10 +24,10 @@ from torch import Tensor
 
 from pyrodrop.sampling.compiled_density import CompiledDensity
 from pyrodrop.sampling.hmc import DIVERGENT, HMC, State
+from pyrodrop.sampling.tuning import StepSize
 
 LAMBDA = 0.1931833275037836  # McLachlan (1995), https://doi.org/10.1137/0916010
-STEPS = 20  # of a transition
-_KEPT = 0.8  # factor of the weights of past transitions at each new one
+STEPS = 50  # of a transition
 
 
 def turned(u: Tensor, gradient: Tensor, time: float) -> tuple[Tensor, Tensor]:
@@ -56,12 +56,12 @@ class MCLMC(HMC):
         self.density, self.generator, self.tune, self.metric = density, generator, tune, density.metric
         self.wanted, self.trajectory = energy_variance * density.size, math.sqrt(density.size)
         self.step_size, self.steps = 0.01 * self.trajectory, 2 * STEPS
-        self._total, self._weight = 0.0, 0.0
+        self.adapting = StepSize(self.step_size, 0.0)
         self.state = State(*density.energies(q), q, torch.zeros_like(q))
         self.state = self._with_momentum()
 
     def transition(self, number: int) -> dict[str, Tensor]:
-        """20 steps of all chains; a chain whose energy error is over 1000 nats or not finite stays, with new momentum."""
+        """50 steps of all chains; a chain whose energy error is over 1000 nats or not finite stays, with new momentum."""
         end, self.changes = self.followed(self._normal(STEPS))
         stays = ~((self.changes.abs() <= DIVERGENT).all(1) & end.q.isfinite().all(1))
         self.accepted, self.state = (~stays).double(), self._with_momentum().where(stays, end)
@@ -91,17 +91,13 @@ class MCLMC(HMC):
 
     def adapt(self, number: int) -> None:
         """Learn the step size; on the way from the starts, in the first half, the mean square may be five times as large."""
-        wanted = self.wanted * (5 if number < self.tune // 2 else 1)
-        if self.accepted.min() < 1:
-            self.step_size, self._total, self._weight = self.step_size / 2, 0.0, 0.0
-            return
-        ratio = float(self.changes.square().mean()) / wanted + 1e-8
-        weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small get little weight
-        if number == self.tune // 2:
-            self._total, self._weight = 0.0, 0.0
-        self._total = _KEPT * self._total + weight * ratio / self.step_size**6
-        self._weight = _KEPT * self._weight + weight
-        self.step_size = (self._total / self._weight) ** (-1 / 6)
+        stays, half = bool(self.accepted.min() < 1), self.tune // 2
+        if stays or number == half:
+            self.adapting = StepSize(self.step_size / (1 + stays), 0.0)
+        if not stays:
+            ratio = float(self.changes.square().mean()) / (self.wanted * (5 if number < half else 1))
+            self.adapting.learn(-math.log(ratio + 1e-8) / 6)
+        self.step_size = self.adapting.averaged if number == self.tune else self.adapting.now
 
     def _normal(self, *steps: int) -> Tensor:
         q = self.state.q

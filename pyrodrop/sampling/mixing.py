@@ -89,8 +89,7 @@ class Diagnostics(Described):
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """The inverse of `to_dict`."""
-        names = [field.name for field in fields(cls)]
-        known: dict[str, Any] = {name: values.get(name) for name in names}
+        known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {n: math.nan for n, value in known.items() if value is None and n != "e_bfmi"}
         return cls(**known)
 
@@ -108,31 +107,24 @@ def diagnose(
 ) -> Diagnostics:
     """Diagnostics from f ``[chains, draws, ...]``, the log likelihood and the energy ``[chains, draws]``, and the number of
     divergences."""
+    from arviz_stats.base import array_stats  # slow to import
+
     columns = f.flatten(2).double().cpu().numpy()
     moving = columns[..., columns.reshape(-1, columns.shape[-1]).std(0) > 0]  # an f without spread, as of a dead ReLU
     if moving.shape[-1] == 0:
         raise ValueError("f is the same in all draws at all of these points: give points at which it differs")
-    bulk, tail, r_hat = np.array([_of_column(moving[..., i]) for i in range(moving.shape[-1])]).T
-    own_bulk, own_tail, own_r_hat = _of_column(log_likelihood.double().cpu().numpy())
-    e_bfmi = None
-    if energy is not None:
-        e_bfmi = float(energy.diff(dim=1).square().mean() / (energy - energy.mean()).square().mean())
+    moving = np.moveaxis(np.dstack([moving, log_likelihood.double().cpu().numpy()]), -1, 0)
+    bulk, tail = array_stats.ess(moving, method="bulk"), array_stats.ess(moving, method="tail", prob=(0.05, 0.95))
+    ess, r_hat = np.minimum(bulk, tail), array_stats.rhat(moving, method="rank")
+    e_bfmi = None if energy is None else float(energy.diff(dim=1).square().mean() / energy.var(correction=0))
     return Diagnostics(
-        r_hat_f=float(r_hat.max()),  # NaN if one is
-        r_hat_log_likelihood=own_r_hat,
-        ess_f=float(np.minimum(bulk, tail).min()),
-        ess_f_median=float(np.median(bulk)),
-        ess_log_likelihood=float(np.minimum(own_bulk, own_tail)),
+        r_hat_f=float(r_hat[:-1].max()),  # NaN if one is
+        r_hat_log_likelihood=float(r_hat[-1]),
+        ess_f=float(ess[:-1].min()),
+        ess_f_median=float(np.median(bulk[:-1])),
+        ess_log_likelihood=float(ess[-1]),
         diverging=diverging,
         energy_rounding=energy_rounding,
         chains=len(f),
         e_bfmi=e_bfmi,
     )
-
-
-def _of_column(values: Any) -> tuple[float, float, float]:
-    """Bulk and tail effective sample size, and R-hat, of ``[chains, draws]``."""
-    from arviz_stats.base import array_stats  # slow to import
-
-    bulk, tail = array_stats.ess(values, method="bulk"), array_stats.ess(values, method="tail", prob=(0.05, 0.95))
-    return float(bulk), float(tail), float(array_stats.rhat(values, method="rank"))

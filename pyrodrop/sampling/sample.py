@@ -41,12 +41,12 @@ def sample(
     data: Any,
     *,
     start: Any = None,
-    chains: Annotated[int, Count("the number of chains", least=4)] = 64,
+    chains: Annotated[int, Count("the number of chains", least=4)] | None = None,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
     tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 250,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     energy_variance: Annotated[
-        float, Real("the mean square of energy's change in a microcanonical step, per dimension", above=0)
+        float, Real("the mean square of energy's change in a microcanonical step, per dimension", least=0)
     ]
     | None = None,
     dtype: torch.dtype | None = None,
@@ -82,15 +82,17 @@ def sample(
         start: trained runs from whose weights the chains start in turn: a `Fit`, the `Replicates` of `fit_replicates`, a
             `Sampled`, for its last draws, or a sequence of these. None for draws from the prior; chains of a program start
             where all coordinates are uniform on [-2, 2].
-        chains: number of chains, at least 4, since each learns from the others; from 16 on, tuning works well.
+        chains: number of chains, at least 4, since each learns from the others; from 16 on, tuning works well. None for 64,
+            or for one from every run of `start` if they are microcanonical.
         draws: number of draws to keep of each chain after tuning, at least 4.
         tune: transitions of tuning.
         max_steps: the largest number of leapfrog steps of a trajectory.
-        energy_variance: None for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
+        energy_variance: 0 for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
             so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
-            0.1. From trained weights as `start`, they move where the steps of Hamiltonian chains are tiny, as in networks
-            of several layers (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1). It is the target for the
-            mean square of the change of energy in a step, per latent number, of which there must be at least 2.
+            0.1. It is the target for the mean square of the change of energy in a step, per latent number, of which there
+            must be at least 2. None for 0.1 if a network of two or more hidden layers has a `start`, where the steps of
+            Hamiltonian chains are tiny (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1), and for 0
+            otherwise.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
         engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``auto`` for the first of them that works. If a
@@ -139,37 +141,35 @@ def sample(
                 raise TypeError("start and dtype are for models of pyrodrop.models, not for other programs")
             stack.enter_context(still(model))
             density = program_density(model, data, device)
+        runs = [] if start is None else runs_of(start)
+        if energy_variance is None:
+            energy_variance = 0.1 if runs and sum(len(site.shape) > 1 for site in density.sites.values()) > 2 else 0.0
+            if energy_variance:
+                _log.info("several layers from trained starts: microcanonical chains; energy_variance=0 for others")
+        chains = chains or (max(4, len(runs)) if runs and energy_variance else 64)
         need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))
         if need > 0.5 * free:
             raise ValueError(
                 f"the draws take {need / 2**30:.1f} GiB, more than half of what is free: keep fewer draws or chains"
             )
-        if energy_variance is not None and sum(density.sizes) < 2:
+        if energy_variance and sum(density.sizes) < 2:
             raise ValueError("energy_variance is of chains on a sphere, in at least 2 latent numbers; there is 1")
-        runs = None if start is None else runs_of(start)
         compiled = CompiledDensity(density, chains, engine)
         generator = torch.Generator(density.device).manual_seed(seed)
         hidden = None if progress is None else not progress
         with tqdm(total=tune + draws, unit="transition", leave=False, disable=hidden) as bar:
-            q = compiled.from_prior(generator) if runs is None else from_runs(compiled, runs, generator)
-            hmc = (
-                HMC(compiled, q, generator, tune, max_steps=max_steps)
-                if energy_variance is None
-                else MCLMC(compiled, q, generator, tune, energy_variance=energy_variance)
-            )
-            q, stats, seconds = hmc.run(draws, bar)
+            q = from_runs(compiled, runs, generator) if runs else compiled.from_prior(generator)
+            kind: Any = MCLMC if energy_variance else HMC
+            how = {"energy_variance": energy_variance} if energy_variance else {"max_steps": max_steps}
+            hmc: HMC = kind(compiled, q, generator, tune, **how)
+            q, stats = hmc.run(draws, bar)
+        rounding = float(stats["lp"].abs().median()) * torch.finfo(density.dtype).eps / 2
         settings: dict[str, Any] = {
-            "kernel": "hmc" if energy_variance is None else "mclmc",
-            **({} if energy_variance is None else {"energy_variance": energy_variance}),
-            **{"chains": chains, "draws": draws, "tune": tune},
+            **{"kernel": "mclmc" if energy_variance else "hmc", "energy_variance": energy_variance, "tune": tune},
+            **{"chains": chains, "draws": draws, "engine": compiled.engine, "stacked": compiled.stacked},
             **{"max_steps": max_steps, "step_size": hmc.step_size, "trajectory": hmc.trajectory, "seed": seed},
             "dtype": str(density.dtype).removeprefix("torch."),
-            "engine": compiled.engine,
-            "stacked": compiled.stacked,
-            "seconds_of": {"compiling": compiled.seconds, **seconds},
-            "energy_rounding": 0.0
-            if energy_variance
-            else float(stats["lp"].abs().median()) * torch.finfo(density.dtype).eps / 2,
+            "energy_rounding": 0.0 if energy_variance else rounding,
             "model": describe(density.model),
         }
         samples = density.constrained(q)

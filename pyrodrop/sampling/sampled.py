@@ -168,10 +168,8 @@ class Sampled(Posterior):
         return stored
 
     def card(self) -> Card:
-        settings, lines = (
-            self.settings,
-            {"draws": f"{self.chains} chains of {self.draws}", "model": describe(self.model)},
-        )
+        settings = self.settings
+        lines = {"draws": f"{self.chains} chains of {self.draws}", "model": describe(self.model)}
         names = ("num_data", "tune", "dtype", "engine", "seed", "likelihood_power", "seconds", "thinned_from")
         lines["sampling"] = ", ".join(f"{name} {settings[name]:.6g}" if isinstance(settings[name], float) else
                                       f"{name} {settings[name]}" for name in names if name in settings)  # fmt: skip

@@ -99,10 +99,40 @@ def of_replicates(method: str) -> float:
     return ratio("replicates-cpu", "240 of 13-50-1", f"{method}, one by one", "together")
 
 
-def of_chains(peer: str) -> Callable[[Any], tuple[float, ...]]:
-    """Effective samples a second beside those of a peer, tuning included, on two networks."""
-    speed = timed("sampling-cpu", "median, tuning too")
-    return lambda _: tuple(speed[case, "64 hmc"] / speed[case, peer] for case in ("2-50-1, origin", "6-50-1, yacht"))
+def of_samplers(peer: str) -> Callable[[Any], tuple[float, ...]]:
+    """The number of programs, and the least and largest ratio of effective draws a second to a peer that has any."""
+    speed = timed("sampling-programs-cpu", "per s")
+    names = [name for name, method in speed if method == f"{peer}, first"]
+    least, *_, most = sorted(
+        speed[n, "ours, first"] / speed[n, f"{peer}, first"] for n in names if speed[n, f"{peer}, first"]
+    )
+    return lambda _: (len(names), least, most)
+
+
+def rows_of_samplers() -> list[str]:
+    """Effective draws a second in the first call and a later one, and the largest distance of our means from a reference."""
+    speed, apart = (timed("sampling-programs-cpu", score) for score in ("per s", "apart"))
+
+    def cell(name: str, peer: str) -> str:
+        runs = [speed[name, f"{peer}, {run}"] for run in ("first", "later") if (name, f"{peer}, {run}") in speed]
+        return " / ".join(f"{each:,.0f}" if each >= 10 else f"{each:.2g}" for each in runs)
+
+    return [
+        f"| {name} | {' | '.join(cell(name, peer) for peer in ('ours', 'NumPyro', 'nutpie', 'Pyro'))} | {value:.1f} |"
+        for (name, method), value in apart.items()
+        if method == "ours, first"
+    ]
+
+
+def test_the_table_of_samplers_is_that_of_the_file() -> None:
+    rows = rows_of_samplers()
+    assert len(rows) == 11
+    assert "\n".join(rows) in (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    assert max(timed("sampling-programs-cpu", "apart")[name, "ours, first"] for name in names_of(rows)) < 4
+
+
+def names_of(rows: list[str]) -> list[str]:
+    return [row.split(" | ")[0].removeprefix("| ") for row in rows]
 
 
 def of_programs(_: Any) -> tuple[float, ...]:
@@ -138,10 +168,9 @@ QUOTED: list[tuple[str, str, Callable[[Any], tuple[float, ...]]]] = [
      lambda _: (240, of_replicates("fits"))),
     ("and {:.0f} times as fast as {} of plain PyTorch with fused Adam", OF_TABLES,
      lambda _: (of_replicates("plain"), 240)),
-    ("{:.1f} and {:.1f} times as many effective samples a second, tuning included, as blackjax's ChEES",
-     OF_TABLES, of_chains("64 ChEES, masses")),
-    ("and {:.1f} and {:.1f} times as many as NumPyro's NUTS", OF_TABLES,
-     of_chains("2 NUTS")),
+    ("Of {} programs `sample` makes {:.1f} to {:.0f} times as many effective draws per core-second as NumPyro's NUTS",
+     OF_TABLES, of_samplers("NumPyro")),
+    ("and, on the same {}, {:.1f} to {:.0f} times as many as nutpie", OF_TABLES, of_samplers("nutpie")),
     ("20,000 steps of {} programs, {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times where",
      OF_TABLES, of_programs),
     ("Whole fits of {} programs were {:.0f} to {:.0f} times as fast as loops of `SVI.step`, and {:.0f} to {:.0f} times",

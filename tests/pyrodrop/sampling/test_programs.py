@@ -92,6 +92,23 @@ class Regression(PyroModule):  # type: ignore[misc]
         return mean
 
 
+def counts(n: Tensor) -> None:
+    """Writes where the values of a site are 0, which are not at the same places in all chains."""
+    with pyro.plate("groups", 2):
+        shares = pyro.sample("shares", dist.Dirichlet(torch.tensor([0.5, 1.0, 2.0])))
+        pyro.sample("n", dist.Multinomial(6, shares, validate_args=False), obs=n)
+
+
+def views() -> None:
+    """Writes that a view made before them, and a view to write through, share."""
+    z = pyro.sample("z", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+    whole, other = z.clone(), z.clone()
+    first, last = whole[:2], other[2:]
+    whole[z > 0.2] = 3.0
+    last[last > 0] = -1.0
+    pyro.factor("f", -(first.square().sum() + whole.sum() + other.square().sum()))
+
+
 X = torch.linspace(-1, 1, 12).reshape(6, 2)
 CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "schools": lambda: (schools, {"y": Y, "sigma": SIGMA}),
@@ -99,6 +116,7 @@ CASES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "mixture": lambda: (mixture, (Y / 5,)),
     "chain": lambda: (chain, (torch.tensor([0.1, 1.2, 0.7]),)),
     "module": lambda: (Regression(), (X, X[:, 0])),
+    "counts": lambda: (counts, (torch.tensor([[3.0, 2.0, 1.0], [6.0, 0.0, 0.0]]),)),
 }
 
 
@@ -127,6 +145,14 @@ def test_energy_and_gradient_are_pyros(case: str) -> None:
                 torch.testing.assert_close(value[number], transforms[name].inv(density.by_site(q[number])[name]))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_write_that_a_view_shares_stays_as_it_is() -> None:
+    compiled = CompiledDensity(density := Density(views, arguments_of(())), 3, "traced")
+    q = torch.stack([density.flat(density.draw(seed)) for seed in (5, 6, 7)])
+    assert ((q > 0.2).any(0) & (q < 0.2).any(0)).sum() > 1
+    want = [density.energy(density.by_site(row)) for row in q]
+    torch.testing.assert_close(compiled.energies(q)[0], torch.stack(want))
 
 
 @pytest.mark.more
@@ -282,6 +308,16 @@ REFUSED = {
     "a point": (one(dist.Delta(torch.tensor(1.0))), "'x' is a point"),
     "sequential enumeration": (one(dist.Bernoulli(0.5), enumerate="sequential"), "random numbers that are no sites"),
     "an improper prior": (one(dist.ImproperUniform(constraints.real, (), ())), "'x' is improper"),
+    "angles": (one(dist.VonMises(0.0, 1.0)), "'x' is periodic on the real line"),
+    "angles in other units": (
+        one(dist.TransformedDistribution(dist.VonMises(0.0, 1.0), [dist.transforms.AffineTransform(0.0, 57.3)])),
+        "'x' is periodic on the real line",
+    ),
+    "a mixture": (
+        one(dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.zeros(2), 1.0))),
+        "the support of 'x' has no transformation",
+    ),
+    "a covariance": (one(dist.Wishart(torch.tensor(5.0), torch.eye(2))), "the support of 'x' has no transformation"),
     "no site": (lambda: None, "must have a continuous site"),
 }
 

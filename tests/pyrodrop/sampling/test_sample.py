@@ -387,6 +387,24 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
     assert torch.equal(seen[2], last)
 
 
+def test_several_layers_from_trained_starts_are_sampled_by_microcanonical_chains() -> None:
+    """One from every run, unless energy_variance is 0; not with one hidden layer, or from the prior."""
+    data = (torch.linspace(-1, 1, 9)[:, None], torch.zeros(9, 1))
+    options: dict[str, Any] = {"draws": 4, "tune": 100, "engine": "traced", "max_steps": 2, "progress": False}
+    made = []
+    for widths in ([1, 2, 2, 1], [1, 2, 1]):
+        prior = priors.Gaussian()
+        model = pyrodrop.models.MLP(widths, prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(1.0))
+        starts = pyrodrop.fit_replicates(
+            model, guides.Point(model), data, count=5, steps=2, starts="new", progress=False, engine="traced"
+        )
+        ways: list[dict[str, Any]] = [{"start": starts}, {"start": starts, "energy_variance": 0}, {}]
+        for how in ways[:1] if len(widths) == 3 else ways:
+            settings = pyrodrop.sample(model, data, **options, **how).settings
+            made.append((settings["kernel"], settings["energy_variance"], settings["chains"]))
+    assert made == [("mclmc", 0.1, 5), ("hmc", 0, 64), ("hmc", 0, 64), ("hmc", 0, 64)]
+
+
 @pytest.mark.more
 def test_starts_that_do_not_fit_are_refused() -> None:
     model = linear()

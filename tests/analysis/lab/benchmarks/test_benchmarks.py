@@ -10,15 +10,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
+import pyrodrop
 from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.analysis.lab import ROOT, tidy
-from pyrodrop.analysis.lab.benchmarks import replicates, sampling, steps, timing
+from pyrodrop.analysis.lab.benchmarks import replicates, sampling_programs, steps, timing
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, shown
 from pyrodrop.analysis.lab.peers import networks
+from pyrodrop.analysis.lab.programs.posteriors import POSTERIORS, PYRO
 
 
 class Weight:
@@ -63,30 +64,25 @@ def test_a_bench_measures_rows_and_continues(tmp_path: Path, monkeypatch: pytest
         seeds.run(names=["b"])
 
 
-def test_the_benchmark_of_sampling_counts_effective_samples() -> None:
-    f = np.random.default_rng(0).standard_normal((8, 500, 3))
-    row = sampling.row(f, 2.0, 6.0, steps=10_000)
-    assert row["effective"] == pytest.approx(4000, rel=0.1)  # independent draws
-    assert row["median per s"] == row["effective"] / 2
-    assert row["median, tuning too"] == row["effective"] / 8
-    assert row["us per step"] == 200
-    assert row["R-hat"] == pytest.approx(1, abs=0.01)
+def test_the_benchmark_of_sampling_counts_effective_draws_and_sees_another_posterior() -> None:
+    """Independent draws of numbers of two sites; of a network, draws of f at points."""
+    torch.manual_seed(0)
+    one, other = ({"beta": torch.randn(8, 500, 3), "alpha": 2 + torch.randn(8, 500)} for _ in range(2))
+    found, again = (sampling_programs.Means.of("ar", draws) for draws in (one, other))
+    assert found.effective == pytest.approx(4000, rel=0.1)
+    assert found.means == pytest.approx([2, 0, 0, 0], abs=0.1)  # sites by name
+    assert found.errors == pytest.approx([4000**-0.5] * 4, rel=0.1)
+    assert found.apart(again) < 4
+    assert found.apart(sampling_programs.Means.of("ar", one | {"alpha": 0.2 + one["alpha"]})) > 4
 
 
-def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
-    random = np.random.default_rng(0)
-    one, other = random.standard_normal((2, 8, 500, 3))
-    assert max(sampling.agreement(one, other).values()) < 4
-    assert sampling.agreement(one, other + 0.2)["mean"] > 4
-    assert sampling.agreement(one, other * 1.2)["sd"] > 4
-
-
-@pytest.mark.more
-def test_the_benchmark_of_sampling_continues_after_a_failure(data_folder: Path) -> None:
-    runs = [sampling.Run("hmc", chains, 100, 4, engine="traced") for chains in (1, 4)]
-    cells: Any = sampling.compare((sampling.origin, runs), 1, "cpu")
-    assert "at least 4" in cells["1 hmc, traced"]["error"]
-    assert cells["4 hmc, traced"]["engine"] == "traced"
+@pytest.mark.parametrize("name", ["ar", pytest.param("kidscore", marks=pytest.mark.more)])
+def test_a_program_of_posteriordb_has_the_means_of_posteriordb(name: str) -> None:
+    program, arguments = POSTERIORS[name].to(PYRO)
+    sampled = pyrodrop.sample(program, arguments, chains=16, draws=100, tune=200, engine="traced", progress=False)
+    found = sampling_programs.Means.of(name, sampled.samples)
+    assert found.effective > 300
+    assert found.apart(sampling_programs.reference(name)) < 4
 
 
 @pytest.mark.more
