@@ -81,7 +81,7 @@ def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
 
 def test_a_single_network_and_its_classes() -> None:
     model = NetworkClassifier(**SMALL, max_steps=200).fit(X, LABELS)
-    assert len(model.run_) == 3  # of one part that is left out, a network of every prior
+    assert len(model.run_) == 4  # of one part that is left out, a network of every prior and a line
     assert list(model.classes_) == ["down", "up"]
     probabilities = model.predict_proba(X)
     np.testing.assert_allclose(probabilities.sum(1), 1)
