@@ -32,14 +32,13 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
     (x, y, points), model, exact = tensors(problem), model_of(problem), guide == "ExactLastLayer"
     steps = min(problem.steps, 200) if exact and problem.classes else problem.steps
     how: dict[str, Any] = {
-        "steps": steps, "lr": 0.03 if exact else lambda name: next(rate for part, rate in LR.items() if part in name),
+        "steps": steps, "lr": lambda name: next(rate for part, rate in LR.items() if part in name),
         "lr_schedule": pyrodrop.schedules.cosine(steps), "estimator": "shared" if exact else "local", "device": "cpu",
         "seed": problem.seed, "progress": False,
     }  # fmt: skip
     train: Any = pyrodrop.fit if exact else partial(pyrodrop.fit_replicates, count=members, starts="new")
     fits = train(model, getattr(pyrodrop.guides, guide)(model, **options), (x, y), **how)
-    rate = 0.03 if exact else LR[""]
-    settings = {"training": f"Adam, cosine, lr {rate:g}, {steps} steps, {how['estimator']}", **options}
+    settings = {"training": f"Adam, cosine, lr {LR['']:g}, {steps} steps, {how['estimator']}", **options}
     settings |= {"members": members} if members > 1 else {}
     return fits.predict(points, problem.draws, seed=problem.seed).f, settings
 
