@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from pyro.distributions import Normal
-from pyrodrop.reading.reading import Reading
 from torch import Tensor
 
 from pyrodrop import metrics
@@ -35,6 +34,7 @@ from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT, per_row
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.reading.read import Reading
 from pyrodrop.recipes import ridge
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import exclusive
@@ -142,8 +142,8 @@ def _without_masks(reading: Reading, x: Inputs) -> Prediction:
     with torch.no_grad(), evaluating(model, reading.guide):
         there = mapped(lambda part: part.to(reading.device), x)
         output = model.masked(reading.guide.mean(), {}, there)[None].cpu()  # type: ignore[attr-defined]
-        likelihood, targets = copy.deepcopy((model.likelihood, model.targets))
-        distribution, f = likelihood.cpu().predictive(output, targets.cpu())
+        likelihood, targets = (copy.deepcopy(part).cpu() for part in (model.likelihood, model.targets))
+        distribution, f = likelihood(output, targets), likelihood.location(output, targets)
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=0)
 
 

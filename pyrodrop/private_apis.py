@@ -26,6 +26,7 @@ from pyro.infer import traceenum_elbo
 from pyro.ops.einsum import contract
 from pyro.poutine import runtime
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.utils import checkpoint as recomputation
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -46,6 +47,11 @@ def _replaced_by(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def makes_new(operation: Any) -> bool:
+    """Whether an operation of a graph returns tensors that are no views of its inputs."""
+    return isinstance(operation, OpOverload) and all(each.alias_info is None for each in operation._schema.returns)
 
 
 def in_function_transform() -> bool:

@@ -481,7 +481,7 @@ def regressor(
         >>> recipe = pyrodrop.recipes.regressor((x, 300 + 50 * x))
         >>> runs = recipe.fit(steps=30)
         >>> recipe.model.describe(), len(runs), runs.predict(x, 50).mean.shape
-        ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 20, torch.Size([100, 1]))
+        ('WideAndDeep(4288 weights at 3 sites, HeteroscedasticGaussian(link=softplus))', 25, torch.Size([100, 1]))
     """
     instance(categories, list | tuple, "categories", "a list of names of columns")
     order, data = order_of(data), _table(data, target, categories)

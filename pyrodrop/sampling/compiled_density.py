@@ -23,11 +23,11 @@ from pyro import poutine
 from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor, fx
-from torch._ops import OpOverload
 
 from pyrodrop.arrays import near
 from pyrodrop.compiled import Program, Untraceable, calling, first_that_works, pure
 from pyrodrop.devices import made_on, seeded
+from pyrodrop.private_apis import makes_new
 from pyrodrop.sampling.density import Density, unchecked
 from pyrodrop.sampling.tuning import Metric
 
@@ -217,15 +217,12 @@ def _make_failures_nan(graph: fx.Graph) -> None:
 def _make_writes_mappable(graph: fx.Graph) -> None:
     """Replace writes at places that differ between chains, as of `Dirichlet` and `Multinomial`, which vmap cannot do."""
 
-    def new(node: fx.Node) -> bool:  # a tensor that is no view
-        operation = node.target
-        return isinstance(operation, OpOverload) and all(each.alias_info is None for each in operation._schema.returns)
-
     for node in [node for node in graph.nodes if node.target in (_A.scatter_.value, *_PUTS)]:
         tensor, place, *rest = node.args
         whole = (tensor.meta["val"].shape, torch.bool)
         if node.target is not _PUTS[0] and not (
-            new(tensor) and all(user is node or (user < node and new(user)) for user in tensor.users)
+            makes_new(tensor.target)
+            and all(user is node or (user < node and makes_new(user.target)) for user in tensor.users)
         ):
             continue  # more than the result has what it writes
         if node.target is _A.scatter_.value:

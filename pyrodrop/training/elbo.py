@@ -41,7 +41,7 @@ from pyrodrop.training.rows import arguments_of, takes_num_data
 
 
 class Terms(NamedTuple):
-    """The terms for one sample of the guide, in nats for the whole data set; differentiable scalars. Their sum is the loss.
+    """The terms for one sample of the guide, in nats for the whole data set; differentiable scalars.
 
     Attributes:
         nll: negative log likelihood.
@@ -57,6 +57,11 @@ class Terms(NamedTuple):
     def kl(self) -> Tensor:
         """The KL divergence of weights and hyperparameters."""
         return self.kl_weights + self.kl_hyper
+
+    @property
+    def loss(self) -> Tensor:
+        """The negative ELBO."""
+        return self.nll + self.kl
 
 
 def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Terms:

@@ -88,7 +88,7 @@ class Problem:
         elif not isinstance(data, Loader):
             data = Dataset.of(data)
         modules = list(modules_of(model, guide).values())
-        in_place = bool(autos) or not isinstance(model, HasWeights) or any(map(_is_in_store, modules))
+        in_place = bool(autos) or trains_in_place(model, modules)
         if in_place:
             forget_others(modules)
         else:
@@ -291,6 +291,11 @@ class Problem:
         return Buffers((), places_of(self.model, self.guide)).named() | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
+
+
+def trains_in_place(model: Any, modules: Sequence[nn.Module]) -> bool:
+    """Whether a program and its modules are trained as they are, and not a copy of them."""
+    return not isinstance(model, HasWeights) or any(map(_is_in_store, modules))
 
 
 def _is_in_store(module: nn.Module) -> bool:

@@ -30,7 +30,7 @@ from pyrodrop.steps import Arguments, Call
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.certificate import Certificate
 from pyrodrop.training.elbo import Elbo, elbo_of
-from pyrodrop.training.problem import describe, forget_others
+from pyrodrop.training.problem import describe, forget_others, trains_in_place
 from pyrodrop.training.program_draws import draw_sites
 from pyrodrop.training.rows import arguments_of, none_by_default
 from pyrodrop.training.settings import Settings
@@ -402,9 +402,10 @@ def restoring(
 
     def restore() -> F:
         put(place)
-        if knows_sites(fit.model, fit.guide):
+        modules = list(modules_of(fit.model, fit.guide).values())
+        if not trains_in_place(fit.model, modules):
             return fit
-        forget_others(list(modules_of(fit.model, fit.guide).values()))
+        forget_others(modules)
         return replace(fit, kept=Kept(fit.model, fit.guide))
 
     return restore

@@ -116,7 +116,7 @@ def train(model: Any, guide: Any, wrapped: tuple[Any, Any], data: Dataset, devic
     for step in range(settings["steps"]):
         rows = min(n, (step % -(-n // size) + 1) * size)
         optimizer.zero_grad()
-        (2 / n * sum(elbo_terms(*wrapped, x[:rows], y[:rows], num_data=n), torch.zeros(()))).backward()
+        (2 / n * elbo_terms(*wrapped, x[:rows], y[:rows], num_data=n).loss).backward()
         optimizer.step()
 
 
