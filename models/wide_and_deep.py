@@ -24,13 +24,16 @@ from pyrodrop.networks.assignment import PriorSetting
 from pyrodrop.networks.sites import starting_from
 
 
+LEAST = 1e-5  # of x less o, of which a logarithm is taken
+
+
 class WideAndDeep(NetworkModel):
     """A multilayer perceptron with priors on its weights, beside a line that is not trained.
 
     Args:
         widths, activation, prior, likelihood, bias_prior, seed: as of `MLP`; names of sites are ``deep.layers.0.weight``,
             ...
-        logs: columns of x of which line and network have logarithms, where the box is above o.
+        logs: columns of x of which line and network have logarithms; values less than 1e-5 above o count as these.
 
     Until `set_line` is called, the line is 0 and s is 1; until `set_range` is called, the box is unbounded. If the
     likelihood needs more outputs than y has columns, such as `likelihoods.HeteroscedasticGaussian`, `set_line` sets line and
@@ -145,10 +148,10 @@ class WideNetwork(nn.Module):
         return line + self.deep_is_on * self.scale * self.deep(self.seen(x))
 
     def seen(self, x: Tensor, by: int = 0) -> Tensor:
-        """x as the network has it, or the line (1): in its box, and logarithms of points in the box of the network."""
+        """x as the network has it, or the line (1): in its box, and logarithms of values above o."""
         inside = x.clamp(self.low[by], self.high[by])
         if not self.logs:
             return inside
         zeros, loc, scale = self.of_logs
-        logs = ((x.clamp(self.low[0], self.high[0])[..., self.logs] - zeros).log() - loc) / scale
+        logs = ((inside[..., self.logs] - zeros).clamp(min=LEAST).log() - loc) / scale
         return inside.index_copy(-1, torch.tensor(self.logs, device=x.device), logs)
