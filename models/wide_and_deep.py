@@ -23,7 +23,6 @@ from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
 from pyrodrop.networks.sites import starting_from
 
-
 LEAST = 1e-5  # of x less o, of which a logarithm is taken
 
 

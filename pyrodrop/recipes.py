@@ -8,7 +8,7 @@ network N has K hidden units per layer and the prior standard deviation r t; it 
 
 The rows are divided into parts. For every pair (r, t) and every part, a network is trained without that part. The
 prediction mixes all networks, the line alone, for outliers the line with noise as large as y, and, for values that repeat
-and for skewed y, the y of known rows near x (`models.Neighbours`, of one column of y):
+and for skewed y, the y of known rows near x (`models.Neighbours`, of one column of y or of labels):
 
     p(y | x) = sum_c w_c mean_k p(y | x; network c without part k)
 
@@ -171,8 +171,8 @@ class Recipe(Described):
 
         Returns:
             The networks with their weights in the mixture, `Replicates.weights`. In a regression, the line alone is in the
-            mixture, too, as networks whose deep part is switched off, with two sizes of noise; and last are those of
-            `models.Neighbours`, if there are at least two members.
+            mixture, too, as networks whose deep part is switched off, with two sizes of noise, and so is the logistic
+            regression in a classification; last are those of `models.Neighbours`, if there are at least two members.
 
         Raises:
             ValueError: `groups` has another length, missing labels, too few groups, or too large a group; as
@@ -511,7 +511,7 @@ def classifier(
     """A classification of the rows of a table of numbers.
 
     The network has one hidden layer of 50 ReLU units and no line; the prior standard deviation of its logits is 2, 8 or 32
-    (15 networks). Everything else is as for `regressor`.
+    (15 networks). Logistic regressions are in the mixture by themselves. Everything else is as for `regressor`.
 
     Args:
         data: as for `regressor`, with y ``[N]``, labels. The classes are those of the frame, or 0 to max(y), of which 0 and

@@ -70,7 +70,7 @@ def test_a_gradient_of_steps_is_refused() -> None:
 
 
 def test_columns_over_powers_of_ten_are_taken_by_logarithm() -> None:
-    """Against the formula, beyond the box too; the line has another box, but logarithms in that of the network."""
+    """Against the formula, beyond the box too, where the line goes on, and below o."""
     model = models.WideAndDeep([2, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), logs=(1,))
     slopes, low, high = torch.tensor([[2.0], [3.0]]), torch.tensor([-1.0, -0.4]), torch.tensor([1.0, 2.0])
     model.set_line(slopes, torch.zeros(1), torch.ones(1))
@@ -81,4 +81,6 @@ def test_columns_over_powers_of_ten_are_taken_by_logarithm() -> None:
     biases = [model.free[f"deep.layers.{layer}.bias"] for layer in (0, 1)]
     seen = torch.cat([inside[:, :1], log], 1)
     deep = (seen @ weights["deep.layers.0.weight"].T + biases[0]).relu() @ weights["deep.layers.1.weight"].T + biases[1]
-    torch.testing.assert_close(model.outputs(weights, X), 2 * X[:, :1] + 3 * log + deep)
+    line = 2 * X[:, :1] + 3 * ((X[:, 1:] + 0.5).clamp(min=1e-5).log() - 0.25) / 2
+    assert float(X[:, 1].min()) < -0.5
+    torch.testing.assert_close(model.outputs(weights, X), line + deep)
