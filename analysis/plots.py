@@ -21,8 +21,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.predicts import Predicts, prediction_of
-from pyrodrop.analysis.reports.ecdf import draw_ecdf
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, OfPyplot, styled, subplots
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, OfPyplot, draw_ecdf, styled, subplots
 from pyrodrop.checks import parts
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded

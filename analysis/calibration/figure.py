@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pyrodrop.analysis.calibration.uniformity import LEVEL
-from pyrodrop.analysis.reports.ecdf import draw_ecdf
-from pyrodrop.analysis.reports.style import BLUE, RED, styled, subplots
+from pyrodrop.analysis.reports.style import BLUE, RED, draw_ecdf, styled, subplots
 
 _PANEL = (2.6, 2.1)  # inches
 

@@ -18,7 +18,7 @@ import torch
 from pyrodrop.analysis import k_hat
 from pyrodrop.analysis.comparison.comparison import stacking_weights
 from pyrodrop.analysis.comparison.loo import loo
-from pyrodrop.analysis.reports.ecdf import draw_ecdf
+from pyrodrop.analysis.reports.style import draw_ecdf
 from pyrodrop.sampling.mixing import diagnose
 
 ROOT = Path(__file__).parents[3]

@@ -31,6 +31,9 @@ def test_a_month_has_its_name() -> None:
     frame, period = forecasts.series("co2")
     assert (len(frame), period, frame["season"].nunique()) == (521, 12, 12)
     assert frame["season"][:3].tolist() == ["Mar", "Apr", "May"]
+
+
+def test_a_series_of_years_has_no_season(data_folder: Path) -> None:
     assert forecasts.series("solar")[0].columns.tolist() == ["time", "y"]
 
 
