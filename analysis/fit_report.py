@@ -33,9 +33,9 @@ from pyrodrop.guides import ExactLastLayer
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, StudentT, per_row
+from pyrodrop.lines import ridge
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.reading.read import Reading
-from pyrodrop.recipes import ridge
 from pyrodrop.scaling import Standardize
 from pyrodrop.threads import exclusive
 from pyrodrop.training.reasons import reason

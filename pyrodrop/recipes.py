@@ -47,7 +47,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -68,12 +68,14 @@ from pyrodrop.likelihoods import (
     Likelihood,
 )
 from pyrodrop.likelihoods.classes import number_of_classes
+from pyrodrop.lines import LEAST, Line, logistic, ridge
 from pyrodrop.models import MLP, Neighbours, WideAndDeep
 from pyrodrop.models.neighbours import closeness, index_of
 from pyrodrop.parts import Described
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
+from pyrodrop.stacking import PRIOR_ROWS, Component, stacked
 from pyrodrop.training.fit import fit, standardised
 from pyrodrop.training.reasons import collected, say
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -96,9 +98,6 @@ _MOST_CLASSES = 10  # of whole numbers that `curve` takes for labels
 _RELATED = 3.29  # standard deviations of the correlation of neighbouring residuals
 _EXPLAINED = 0.03  # smaller residuals, in standard deviations of y, are those of a function without noise
 _BLOCKS = 2  # of neighbouring rows, for each part
-_ROUNDS = 500  # of expectation maximisation
-_LEAST = 1e-5  # smallest error of the line, in standard deviations of y: float32 resolves no smaller one
-_PRIOR_ROWS = 2.0  # the prior of a factor counts as this many rows with the factor 1, and that of a weight as one row
 _KNOWN, _TRIED = 2000, 1000  # most rows whose y are predicted, and of these most rows on which bandwidths are chosen
 _OF_INDEX, _OF_X = (0.05, 0.1, 0.2, 0.4, 0.8, math.inf), (0.1, 0.25, 0.5, 1.0, 2.0, math.inf)  # bandwidths b and c
 _POWERS, _OF_LOGS, _MOST_COLUMNS = 100, 0.1, 100  # range of a column, and nats per row, at which its logarithm is taken
@@ -386,7 +385,7 @@ class Recipe(Described):
         else:
             y, scale = self._unit(torch.cat([self._observed(data) for data in held_out]))[:, 0], float(self._unit.scale)
             known, gaps = known[y[known].argsort()], y.unique().diff()
-            least = max(_LEAST, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
+            least = max(LEAST, float(gaps.median()) / math.sqrt(12)) if len(gaps) else 1.0
         widths = torch.logspace(math.log10(least), max(0.0, math.log10(least)), 16).double()
 
         def peaks(rows: Tensor, h: Tensor) -> Tensor:
@@ -405,7 +404,7 @@ class Recipe(Described):
         at, found = peaks(tried, widths).float(), []
         for b, c in itertools.product(_OF_INDEX, _OF_X):
             gained = (others + density(tried, b, c, at)).log().sum(0)
-            gained += _PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
+            gained += PRIOR_ROWS * (widths * min(b, 1.0) * min(c / 2, 1.0)).log()
             found.append((float(gained.max()), b, c, widths[gained.argmax()]))
         _, b, c, h = max(found, key=lambda each: each[0])
         blocks = torch.arange(len(x)).split(_TRIED)
@@ -674,7 +673,7 @@ def _logs(x: Tensor, zeros: Tensor, y: Tensor) -> dict[int, float]:
         least = values[values > 0].min() if bool((values > 0).any()) else torch.inf
         if bool(values.min() < 0) or len(values.unique()) <= _FEWEST or bool(values.max() < _POWERS * least):
             continue
-        added = max(_LEAST, float(least) if bool((values == 0).any()) else 0.0)
+        added = max(LEAST, float(least) if bool((values == 0).any()) else 0.0)
         logs = (values + added).log()[:_TRIED, None]
         changed = x[:_TRIED].clone()
         changed[:, column : column + 1] = Standardize.of(logs)(logs)
@@ -814,105 +813,3 @@ def _widen(fit: Fit, factor: Tensor) -> None:
     assert isinstance(fit.model, WideAndDeep)
     likelihood: Any = fit.model.likelihood
     likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
-
-
-class Line(NamedTuple):
-    """A line in standardised units: slopes ``[D, T]``, intercept ``[T]``, and its error ``[T]`` in rows left out."""
-
-    slopes: Tensor
-    intercept: Tensor
-    error: Tensor
-
-    def at(self, x: Tensor) -> Tensor:
-        return x @ self.slopes + self.intercept
-
-
-def ridge(x: Tensor, y: Tensor) -> Line:
-    """Ridge regression. Its penalty, one per column of y, minimises the error of rows that are left out one at a time.
-
-    With the singular values d and the left singular vectors U of centred x ``[n, D]``, row i has the leverage h = 1/n +
-    sum_j U_ij^2 d_j^2 / (d_j^2 + n lambda), and the error of the line without it is e / (1 - h): Golub, Heath & Wahba
-    (1979), https://doi.org/10.1080/00401706.1979.10489751, equation 1.4.
-    """
-    rows, middle, mean = len(x), x.mean(0), y.mean(0)
-    u, d, v = torch.linalg.svd(x - middle, full_matrices=False)
-    shares = d.square() / (d.square() + rows * torch.logspace(-8, 6, 29, dtype=x.dtype)[:, None])  # [penalties, D]
-    shares = torch.where(d > d[0] * 1e-12 * max(x.shape), shares, 0.0)
-    along = u.T @ (y - mean)
-    off = (y - mean) - torch.einsum("nd,pd,dt->pnt", u, shares, along)
-    leverage = 1 / rows + torch.einsum("nd,pd->pn", u.square(), shares)
-    errors = (off / (1 - leverage).clamp(min=1e-6)[..., None]).square().mean(1)  # [penalties, T]
-    error, best = errors.min(0)
-    slopes = v.T @ (shares[best].T / d.clamp(min=1e-300)[:, None] * along)
-    return Line(slopes, mean - middle @ slopes, error.sqrt().clamp(min=_LEAST))
-
-
-def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float) -> Line:
-    """Multinomial logistic regression: sum_n ln p(y_n) - penalty / 2 |B|^2 is largest in the slopes B and the intercept."""
-    with torch.inference_mode(False), torch.enable_grad():
-        x, found = x.clone(), torch.zeros(1 + x.shape[1], classes, dtype=x.dtype, requires_grad=True)
-        search = torch.optim.LBFGS([found], max_iter=_ROUNDS, tolerance_grad=1e-8, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            search.zero_grad()
-            loss = nn.functional.cross_entropy(x @ found[1:] + found[0], labels)
-            loss = loss + penalty / (2 * len(x)) * found[1:].square().sum()
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss
-
-        search.step(loss)  # type: ignore[no-untyped-call]
-    intercept, slopes = found.detach()[0], found.detach()[1:]
-    return Line(slopes, intercept, torch.ones_like(intercept))
-
-
-class Component(NamedTuple):
-    """A component of a mixture at n rows: squared errors and variances of its S draws, ``[S, n, T]``, T = 0 of labels, and
-    what the log density has besides, ``[n]``."""
-
-    off: Tensor
-    variance: Tensor
-    besides: Tensor | float = 0.0
-
-    @classmethod
-    def of(cls, normals: Sequence[tuple[Tensor, Tensor]], y: Sequence[Tensor]) -> Component:
-        """The component from means and variances ``[S, n_k, T]`` and observations y ``[n_k, T]`` of every part k."""
-        off = torch.cat([(rows - loc.double().cpu()).square() for (loc, _), rows in zip(normals, y, strict=True)], 1)
-        return cls(off, torch.cat([variance.double().cpu() for _, variance in normals], 1))
-
-    @classmethod
-    def of_density(cls, logs: Sequence[Tensor], columns: int = 0) -> Component:
-        """The component with these log densities of every part k, which no factor changes: its factor stays 1, at which a
-        normal distribution of this variance has the density 1."""
-        besides = torch.cat([part.double().cpu() for part in logs])
-        one = besides.new_full((1, len(besides), columns), 1 / (2 * math.pi * math.e))
-        return cls(one, one, besides)
-
-    def density(self, factor: Tensor) -> Tensor:
-        """The log density of every draw, ``[S, n]``, less ln S."""
-        variance = factor * self.variance
-        logs = (self.off / variance + (2 * math.pi * variance).log()).sum(-1) / -2
-        return logs + self.besides - math.log(len(self.off))
-
-
-def stacked(components: Sequence[Component]) -> tuple[Tensor, Tensor]:
-    """Weights ``[C]`` and factors of the variances ``[C, T]`` that maximise the density of the rows under the mixture.
-
-    Expectation maximisation; latent are the component and the draw of every row. The prior of a factor counts as two rows
-    with the factor 1, and that of a weight as one row.
-    """
-    rows = components[0].off.shape[1]
-    weights = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
-    factors = torch.ones(len(components), components[0].off.shape[2], dtype=torch.float64)
-    sizes = [len(component.off) for component in components]
-    for _ in range(_ROUNDS):
-        logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
-        shares = torch.cat(logs).softmax(0).split(sizes)
-        before = torch.cat([weights[:, None], factors.log()], 1)
-        weights = torch.stack([share.sum() + 1 for share in shares]) / (rows + len(components))
-        factors = torch.stack([
-            ((share[..., None] * c.off / c.variance).sum((0, 1)) + _PRIOR_ROWS) / (share.sum() + _PRIOR_ROWS)
-            for share, c in zip(shares, components, strict=True)
-        ])  # fmt: skip
-        if float((torch.cat([weights[:, None], factors.log()], 1) - before).abs().max()) < 1e-4:
-            break
-    return weights, factors

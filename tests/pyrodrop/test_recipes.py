@@ -18,7 +18,9 @@ from torch.distributions import Independent, MixtureSameFamily, Normal
 
 import pyrodrop
 from pyrodrop import metrics, recipes
-from pyrodrop.recipes import Component, _divided, logistic, ridge, stacked
+from pyrodrop.lines import Line, logistic, ridge
+from pyrodrop.recipes import _divided
+from pyrodrop.stacking import Component, stacked
 from pyrodrop.training.replicates import Replicates
 
 torch.manual_seed(0)
@@ -144,10 +146,10 @@ def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pyt
         recipe = recipes.regressor(frame, target="y")
         assert recipe._clock() == 0
         assert recipes.regressor(frame.drop(columns="t").assign(z=random.normal(size=100)), target="y")._clock() is None
-        lines = [recipes.Line(torch.zeros(5, 1).double(), torch.zeros(1).double(), torch.ones(1).double())] * 5
+        lines = [Line(torch.zeros(5, 1).double(), torch.zeros(1).double(), torch.ones(1).double())] * 5
         x, unit = recipe._x(recipe.data), recipe._unit(recipe._observed(recipe.data))
         order = np.argsort(x[:, 0].numpy())
-        time, off = x[:, 0].numpy()[order], (unit - recipes.ridge(x, unit).at(x))[:, 0].numpy()[order]
+        time, off = x[:, 0].numpy()[order], (unit - ridge(x, unit).at(x))[:, 0].numpy()[order]
         for line, rows in zip(recipe._with_trends(lines), (100, 80, 60, 40, 20), strict=True):
             want = np.polyfit(time[-rows:], off[-rows:], 1)[0]
             np.testing.assert_allclose(line.slopes[:, 0], [want, 0, 0, 0, 0], atol=1e-9)

@@ -27,6 +27,7 @@ import pyro.distributions as dist
 import torch
 
 from pyrodrop import data, metrics, recipes
+from pyrodrop.lines import ridge
 from pyrodrop.prediction.prediction import Prediction
 
 SERIES = {
@@ -74,7 +75,7 @@ def forecasts(frame: pd.DataFrame, period: int) -> Iterator[tuple[str, Predictio
     yield "recipe", recipe.fit(progress=False).predict(later.drop(columns="y"), _DRAWS)
     assert recipe.data.inputs is not None
     x, at = (recipe.data.inputs(recipe.data.like(part).x.double()) for part in (train, later))
-    line = recipes.ridge(x, torch.tensor(train[["y"]].to_numpy()))
+    line = ridge(x, torch.tensor(train[["y"]].to_numpy()))
     mean, sd = map(torch.from_numpy, last_season(train["y"].to_numpy(), len(later), period))
     for method, loc, scale in (("ridge", line.at(at), line.error), ("last season", mean[:, None], sd[:, None])):
         normal = dist.Normal(loc[None], scale.expand(len(later), 1)[None]).to_event(1)
