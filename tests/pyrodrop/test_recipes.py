@@ -161,8 +161,8 @@ def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pyt
     growing = df.assign(y=np.exp(0.05 * t + 0.1 * random.normal(size=100)))
     run = recipes.regressor(growing[::-1], target="y", hidden=(8,)).fit(steps=60, **QUICK)
     assert taken == [[row * 10 // 100 for row in range(100)]]  # without a training on single rows
-    ranges = [(float(fit.model.network.low[0, 0]), float(fit.model.network.high[0, 0])) for fit in run]  # type: ignore[union-attr]
-    lengths = [high - low for low, high in ranges[:5]]
+    ranges = [(float(fit.model.network.low[0, 0]), float(fit.model.network.high[0, 0])) for fit in run[:5]]  # type: ignore[union-attr]
+    lengths = [high - low for low, high in ranges]
     assert max(lengths) == pytest.approx(np.sqrt(12), rel=0.02)  # of all rows
     assert min(lengths) < 0.92 * max(lengths)  # without the first or the last block
     taken.clear()
