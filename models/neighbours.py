@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.checks import count, counts, instance
+from pyrodrop.checks import count, instance
 from pyrodrop.likelihoods import Categorical, Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.models.wide_and_deep import WideNetwork
@@ -37,7 +37,7 @@ class Neighbours(NetworkModel):
     """
 
     def __init__(self, widths: Sequence[int], rows: int, *, likelihood: Likelihood, logs: Sequence[int] = ()) -> None:
-        rows, logs = count(rows, "rows", "the number of known rows"), counts(logs, "logs", "columns of x", least=0)
+        rows = count(rows, "rows", "the number of known rows")
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         network = _Network(WideNetwork(widths, "relu", logs), rows, isinstance(likelihood, Categorical))
         prior = {"level": Gaussian()}

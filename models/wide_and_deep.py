@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.checks import counts
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.models.network import NetworkModel
@@ -131,10 +132,12 @@ class WideNetwork(nn.Module):
         self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor], logs: Sequence[int] = ()
     ) -> None:
         super().__init__()
-        self.logs = list(logs)
-        if logs:
-            self.register_buffer("of_logs", torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(logs)))
         self.deep = Perceptron(widths, activation)
+        self.logs = list(counts(logs, "logs", "columns of x that are taken by logarithm", least=0))
+        if any(column >= widths[0] for column in self.logs):
+            raise ValueError(f"logs must be columns of x, 0 to {widths[0] - 1}; got {self.logs}")
+        if self.logs:
+            self.register_buffer("of_logs", torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(self.logs)))
         self.register_buffer("slopes", torch.zeros(widths[0], widths[-1]))
         self.register_buffer("intercept", torch.zeros(widths[-1]))
         self.register_buffer("scale", torch.ones(widths[-1]))

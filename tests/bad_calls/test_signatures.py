@@ -147,6 +147,7 @@ def arguments() -> dict[str, Any]:
         "fit.data": (X, Y),
         "fit.steps": 1,
         "models.Neighbours.rows": 3,
+        "compression.compress.guide": sparse(),
         "recipes.curve.data": (MANY, MANY[:, 0]),
         "distributions.NoiseForm.loc": abs, "guides.Pruned.guide": sparse(), "zoo.load.name": zoo.names()[0],
         "divergences.divergence.q": dist.Normal(0.0, 1.0), "divergences.divergence.p": dist.Normal(0.0, 1.0),

@@ -79,7 +79,7 @@ def test_the_benchmark_of_sampling_counts_effective_draws_and_sees_another_poste
 @pytest.mark.parametrize("name", ["ar", pytest.param("kidscore", marks=pytest.mark.more)])
 def test_a_program_of_posteriordb_has_the_means_of_posteriordb(name: str) -> None:
     program, arguments = POSTERIORS[name].to(PYRO)
-    sampled = pyrodrop.sample(program, arguments, chains=16, draws=100, tune=200, engine="traced", progress=False)
+    sampled = pyrodrop.sample(program, arguments, chains=16, draws=100, tune=400, engine="traced", progress=False)
     found = sampling_programs.Means.of(name, sampled.samples)
     assert found.effective > 300
     assert found.apart(sampling_programs.reference(name)) < 4
