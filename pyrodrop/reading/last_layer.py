@@ -18,11 +18,11 @@ from __future__ import annotations
 import copy
 import glob
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from pyrodrop.checks import instance, shown
 from pyrodrop.data import Data, Dataset
@@ -48,7 +48,7 @@ _MOST = 4096  # weights and biases of a layer of class labels
 
 @outside("last_layer")
 @torch.inference_mode(False)
-def last_layer(net: nn.Module, data: Data | DataLoader[Any]) -> Fit:
+def last_layer(net: nn.Module, data: Data | Iterable[Any]) -> Fit:
     """The last layer of a trained network as a Bayesian linear regression on its inputs, with the other layers as they are.
 
     It replaces the weight and bias of the last `torch.nn.Linear` by their exact posterior given all rows, or of class labels
