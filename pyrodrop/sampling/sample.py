@@ -90,9 +90,9 @@ def sample(
         energy_variance: 0 for Hamiltonian Monte Carlo; a number for microcanonical Langevin chains, which never reject,
             so that they have a bias (see `pyrodrop.sampling.mclmc`): variances are too small, about 1 % at 5e-4 and 26 % at
             0.1. It is the target for the mean square of the change of energy in a step, per latent number, of which there
-            must be at least 2. None for 0.1 if a network of two or more hidden layers has a `start`, where the steps of
-            Hamiltonian chains are tiny (Sommer et al. 2025, https://arxiv.org/abs/2502.06335, end with .1), and for 0
-            otherwise.
+            must be at least 2. None for that of a `Sampled` in `start`; without one for 0.1 if a network of two or more
+            hidden layers has a `start`, where the steps of Hamiltonian chains are tiny (Sommer et al. 2025,
+            https://arxiv.org/abs/2502.06335, end with .1), and for 0 otherwise.
         dtype: of a network and its data, ``torch.float32`` or ``torch.float64``; None for that of the model. The
             diagnostics report a rounding error of float32 energies above 0.05 nats.
         engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``auto`` for the first of them that works. If a
@@ -143,8 +143,10 @@ def sample(
             density = program_density(model, data, device)
         runs = [] if start is None else runs_of(start)
         if energy_variance is None:
-            energy_variance = 0.1 if runs and sum(len(site.shape) > 1 for site in density.sites.values()) > 2 else 0.0
-            if energy_variance:
+            several = runs and sum(len(site.shape) > 1 for site in density.sites.values()) > 2
+            before = [run.settings.get("energy_variance") or 0.0 for run in runs if isinstance(run, Sampled)]
+            energy_variance = max(before, default=0.1 if several else 0.0)
+            if energy_variance and not before:
                 _log.info("several layers from trained starts: microcanonical chains; energy_variance=0 for others")
         chains = chains or (max(4, len(runs)) if runs and energy_variance else 64)
         need, free = 2 * chains * draws * sum(density.sizes) * density.dtype.itemsize, available(torch.device("cpu"))

@@ -388,7 +388,7 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
 
 
 def test_several_layers_from_trained_starts_are_sampled_by_microcanonical_chains() -> None:
-    """One from every run, unless energy_variance is 0; not with one hidden layer, or from the prior."""
+    """One from every run, unless energy_variance is 0; not with one hidden layer or from the prior. Others go on as they did."""
     data = (torch.linspace(-1, 1, 9)[:, None], torch.zeros(9, 1))
     options: dict[str, Any] = {"draws": 4, "tune": 100, "engine": "traced", "max_steps": 2, "progress": False}
     made = []
@@ -399,10 +399,11 @@ def test_several_layers_from_trained_starts_are_sampled_by_microcanonical_chains
             model, guides.Point(model), data, count=5, steps=2, starts="new", progress=False, engine="traced"
         )
         ways: list[dict[str, Any]] = [{"start": starts}, {"start": starts, "energy_variance": 0}, {}]
-        for how in ways[:1] if len(widths) == 3 else ways:
-            settings = pyrodrop.sample(model, data, **options, **how).settings
-            made.append((settings["kernel"], settings["energy_variance"], settings["chains"]))
-    assert made == [("mclmc", 0.1, 5), ("hmc", 0, 64), ("hmc", 0, 64), ("hmc", 0, 64)]
+        runs = [pyrodrop.sample(model, data, **options, **how) for how in (ways[:1] if len(widths) == 3 else ways)]
+        runs += [pyrodrop.sample(model, data, **options, start=run) for run in runs[:2] if len(widths) == 4]
+        made += [tuple(run.settings[name] for name in ("kernel", "energy_variance", "chains")) for run in runs]
+    hmc = ("hmc", 0, 64)
+    assert made == [("mclmc", 0.1, 5), hmc, hmc, ("mclmc", 0.1, 4), hmc, hmc]
 
 
 @pytest.mark.more
