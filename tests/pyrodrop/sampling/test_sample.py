@@ -388,7 +388,7 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
 
 
 def test_several_layers_from_trained_starts_are_sampled_by_microcanonical_chains() -> None:
-    """One from every run, unless energy_variance is 0; not with one hidden layer or from the prior. Others go on as they did."""
+    """One from every run, unless energy_variance is 0, for several layers and a start; chains go on as they were."""
     data = (torch.linspace(-1, 1, 9)[:, None], torch.zeros(9, 1))
     options: dict[str, Any] = {"draws": 4, "tune": 100, "engine": "traced", "max_steps": 2, "progress": False}
     made = []
