@@ -10,10 +10,10 @@ A block of text directly after a block of Python is its output. A figure that a 
 code.
 
 Training with the same seed ends elsewhere on another processor or with another version of PyTorch, as far away as another
-seed does. `recorded_on.json` says where each page was written: there the output must be the same to the last digit.
-Elsewhere words must be the same, and numbers nearly: they may differ by the share `NEARLY`, or that of the page in
-`ELSEWHERE`, or by `LAST` units of the last digit. With ``ATEN_CPU_CAPABILITY=default``, which rounds as another processor
-does, the largest difference on other pages was 2.5 %, of a standard error of two digits.
+seed does, and processors of one name round differently. So words must be the same, and numbers nearly: they may differ by
+the share `NEARLY`, or that of the page in `ELSEWHERE`, or by `LAST` units of the last digit. With
+``ATEN_CPU_CAPABILITY=default``, which rounds as another processor does, the largest difference on other pages was 2.5 %, of
+a standard error of two digits.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import math
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -35,7 +33,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-RECORDED = ROOT / "tests" / "recorded_on.json"
 NEARLY = 0.15
 ELSEWHERE = {
     "docs/judging.md": math.inf,  # draws of Markov chains: another rounding is another chain
@@ -90,23 +87,8 @@ def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None
                 shutil.copyfile(image, images / image)
 
 
-def here() -> str:
-    """What the digits of a training depend on besides its seed: this processor and PyTorch."""
-    import torch
-
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().split("\n\n")[0].splitlines() if cpuinfo.is_file() else [platform.processor()]
-    named = [line.split(":")[-1].strip() for line in lines if re.match("model|stepping", line)]
-    return ", ".join([*named, torch.backends.cpu.get_cpu_capability(), f"PyTorch {torch.__version__}"])
-
-
-def recorded() -> dict[str, str]:
-    """Where each page was written, by its path."""
-    return json.loads(RECORDED.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
 def difference(shown: str, printed: str, nearly: float = NEARLY) -> str | None:
-    """What differs between the output that is shown and that of a run elsewhere, or None."""
+    """What differs between the output that is shown and that of a run, or None."""
     expected, numbers = _split(shown), _split(printed)
     if expected[0] != numbers[0]:
         return f"the page shows\n{shown}\nand the code prints\n{printed}"
@@ -134,12 +116,8 @@ def _near(shown: str, printed: str, nearly: float) -> bool:
 
 def check(name: str) -> None:
     """Run a page; a ValueError if an output is not the one that it shows."""
-    nearly = None if recorded().get(name) == here() else ELSEWHERE.get(name, NEARLY)
     for number, (_, shown, printed) in enumerate(run(name), 1):
-        if shown is None or shown == printed:
-            continue
-        exact = f"the page, which was written here, shows\n{shown}\nand the code prints\n{printed}"
-        wrong = exact if nearly is None else difference(shown, printed, nearly)
+        wrong = shown is not None and difference(shown, printed, ELSEWHERE.get(name, NEARLY))
         if wrong:
             raise ValueError(f"{name}, block {number}: {wrong}")
 
@@ -154,7 +132,6 @@ def write(name: str) -> None:
 
     path = ROOT / name
     path.write_text(_BLOCK.sub(replaced, path.read_text(encoding="utf-8")), encoding="utf-8")
-    RECORDED.write_text(json.dumps({**recorded(), name: here()}, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def main() -> None:

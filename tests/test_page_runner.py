@@ -23,10 +23,6 @@ def runner() -> Any:
     return module
 
 
-def test_it_is_known_where_every_page_was_written(runner: Any) -> None:
-    assert set(runner.recorded()) == set(runner.pages())
-
-
 def test_every_block_of_every_page_is_run(runner: Any) -> None:
     """Blocks that the runner does not see, such as indented ones, would not be."""
     run = set(runner.pages())
