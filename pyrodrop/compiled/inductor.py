@@ -5,9 +5,8 @@ An optimiser is a rule of tensors, so that a graph can contain its update:
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
     AdamW   w <- (1 - lr decay) w first, Adam then
     Clipped Adam with g clipped to [-c, c], lr d in place of lr, and eps / sqrt(1 - b2^t) in place of eps
-    SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
-Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is stored in the `torch.optim` optimiser
+Kingma & Ba (2015); Loshchilov & Hutter (2019). The state is stored in the `torch.optim` optimiser
 under its usual names, so checkpoints do not depend on the engine. Numbers that depend on the step are computed outside the
 program and are inputs of it.
 
@@ -24,12 +23,11 @@ import math
 import os
 import shutil
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pooch
 import torch
@@ -64,120 +62,51 @@ _MOST = 500  # files of programs
 _NARROW = 32  # numbers per row: two of the widest vectors
 
 
-class Rule(ABC):
-    """The update of one parameter group."""
+class Rule:
+    """The update of one parameter group by Adam, AdamW or ClippedAdam."""
 
-    numbers: ClassVar[int]
+    state = ("exp_avg", "exp_avg_sq")
+    numbers = 3
 
     def __init__(self, group: Group) -> None:
         self.group = group
 
     def __repr__(self) -> str:
-        options = {name: value for name, value in self.group.items() if name not in ("params", "lr", "initial_lr")}
-        return f"{type(self).__name__}({options})"
+        return str({name: value for name, value in self.group.items() if name not in ("params", "lr", "initial_lr")})
 
-    @property
-    @abstractmethod
-    def state(self) -> tuple[str, ...]:
-        """Names of the state tensors of every parameter."""
-
-    @abstractmethod
     def schedule(self, step: int, lr: float) -> tuple[float, ...]:
         """The numbers that `update` needs at a step, counted from 1."""
-
-    @abstractmethod
-    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The new parameter and state."""
-
-
-class Adam(Rule):
-    """Adam, and AdamW where the decay is decoupled."""
-
-    numbers = 3
-    state = ("exp_avg", "exp_avg_sq")  # type: ignore[assignment]
-    decoupled = False
-
-    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
         b1, b2 = self.group["betas"]
+        lr *= self.group.get("lrd", 1)
         return lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), 1 - lr * self.group["weight_decay"]
 
-    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        (b1, b2), decay = self.group["betas"], self.group["weight_decay"]
-        if decay and self.decoupled:
+    def update(self, w: Tensor, g: Tensor, m: Tensor, v: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The new parameter and state."""
+        group, eps = self.group, self.group["eps"]
+        (b1, b2), decay = group["betas"], group["weight_decay"]
+        if "clip_norm" in group:
+            g, eps = g.clamp(-group["clip_norm"], group["clip_norm"]), eps * numbers[1]
+        if decay and group.get("decoupled_weight_decay"):
             w = w * numbers[2]
         elif decay:
             g = g + decay * w
-        m, v = state
         m = m + (1 - b1) * (g - m)
         v = b2 * v + (1 - b2) * g * g
-        return w - numbers[0] * m / (v.sqrt() * numbers[1] + self._eps(numbers)), [m, v]
-
-    def _eps(self, numbers: Tensor) -> Tensor | float:
-        return self.group["eps"]  # type: ignore[no-any-return]
+        return w - numbers[0] * m / (v.sqrt() * numbers[1] + eps), m, v
 
 
-class AdamW(Adam):
-    """Adam with decoupled weight decay."""
+def rules_of(optimizer: Any) -> list[Rule]:
+    """A rule for every parameter group of an optimiser, or of the ``optimizers`` of a `PyroOptim` as one.
 
-    decoupled = True
-
-
-class Clipped(Adam):
-    """Pyro's ClippedAdam, whose eps is outside of the bias correction."""
-
-    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
-        return super().schedule(step, lr * self.group["lrd"])
-
-    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        bound = self.group["clip_norm"]
-        return super().update(w, g.clamp(-bound, bound), state, numbers)
-
-    def _eps(self, numbers: Tensor) -> Tensor | float:
-        return self.group["eps"] * numbers[1]
-
-
-class SGD(Rule):
-    """Gradient descent with or without momentum."""
-
-    numbers = 1
-
-    @property
-    def state(self) -> tuple[str, ...]:
-        return ("momentum_buffer",) if self.group["momentum"] else ()
-
-    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
-        return (lr,)
-
-    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
-        group = self.group
-        if group["weight_decay"]:
-            g = g + group["weight_decay"] * w
-        if not group["momentum"]:
-            return w - numbers[0] * g, []
-        u = group["momentum"] * state[0] + (1 - group["dampening"]) * g
-        move = g + group["momentum"] * u if group["nesterov"] else u
-        return w - numbers[0] * move, [u]
-
-
-_RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {
-    torch.optim.Adam: Adam,
-    torch.optim.AdamW: AdamW,
-    ClippedAdam: Clipped,
-    torch.optim.SGD: SGD,
-}
-
-
-def rules_of(optimizer: Any) -> list[Rule] | None:
-    """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
-    rules: list[Rule] = []
-    for each in getattr(optimizer, "optimizers", [optimizer]):
-        rule = _RULES.get(type(each))
-        if rule is None or does_more(each):
-            return None
-        if any(group.get("decoupled_weight_decay") for group in each.param_groups) and rule is Adam:
-            rule = AdamW
-        rules += [rule(group) for group in each.param_groups]
-    return rules
+    Raises:
+        Untraceable: an optimiser, or one of its options, has no rule.
+    """
+    every, known = getattr(optimizer, "optimizers", [optimizer]), (torch.optim.Adam, torch.optim.AdamW, ClippedAdam)
+    for each in every:
+        if type(each) not in known or does_more(each):
+            name = type(each).__name__
+            raise Untraceable(f"the optimiser {name} has no compiled form (Adam, AdamW and ClippedAdam have)")
+    return [Rule(group) for each in every for group in each.param_groups]
 
 
 class WholeStep:
@@ -208,25 +137,16 @@ class WholeStep:
         guard: Guard | None = None,
         extra: Sequence[Tensor] = (),
     ) -> None:
-        rules = rules_of(optimizer)
-        if rules is None:
-            raise Untraceable(
-                f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
-            )
-        self.rules, self._guard = rules, guard
+        self.rules, self._guard = rules_of(optimizer), guard
         group_of = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         self._groups = [group_of[id(leaf)] for leaf in leaves]
-        names = [rules[group].state for group in self._groups]
         try:
-            states = [optimizer.state[leaf][name] for leaf, of in zip(leaves, names, strict=True) for name in of]
+            states = [optimizer.state[leaf][name] for leaf in leaves for name in Rule.state]
         except KeyError as error:
             raise Untraceable(f"a parameter had no gradient in the first step, so that it has no {error}") from error
-        self._sizes = list(map(len, names))
         self._counts = len(leaves), len(states), len(buffers), len(extra)
         self.tensors: list[Tensor] = [*(leaf.detach() for leaf in leaves), *states, *buffers, *extra]
-        ends = [1, *(rule.numbers for rule in rules)]
-        self._numbers = [slice(sum(ends[: i + 1]), sum(ends[: i + 2])) for i in range(len(rules))]
-        self.width: int = sum(ends)
+        self.width: int = 1 + Rule.numbers * len(self.rules)
 
     def numbers(self, step: int, weight: float, rates: Sequence[float]) -> list[float]:
         """The numbers of a step, counted from 1."""
@@ -243,11 +163,10 @@ class WholeStep:
             terms, *results = evaluate(*leaves, *moving, *batch, controls[0], *after)
             gradients, moved = results[: len(leaves)], results[len(leaves) :]
             choice = self._guard(terms, gradients, extra) if self._guard else lambda _, new: new
-            states = iter(flat)
-            for leaf, gradient, size, group in zip(leaves, gradients, self._sizes, self._groups, strict=True):
-                old = [next(states) for _ in range(size)]
-                new, state = self.rules[group].update(leaf, gradient, old, controls[self._numbers[group]])
-                for place, value in zip([leaf, *old], [new, *state], strict=True):
+            states, numbers = zip(flat[::2], flat[1::2], strict=True), controls[1:].unflatten(0, (-1, Rule.numbers))
+            for leaf, gradient, state, group in zip(leaves, gradients, states, self._groups, strict=True):
+                new = self.rules[group].update(leaf, gradient, *state, numbers[group])
+                for place, value in zip((leaf, *state), new, strict=True):
                     place.copy_(choice(place, value))
             for place, value in zip(moving, moved, strict=True):
                 place.copy_(choice(place, value))
@@ -259,8 +178,8 @@ class WholeStep:
     def compiled(self, program: Program, batch: Arguments, options: Mapping[str, Any]) -> Call:
         """The step with a program's gradient, compiled for such minibatches, which has passed a comparison.
 
-        Compared are nll, kl, the buffers, and values that move in proportion to the gradient: the optimiser's state, or the
-        parameters if there is no state. Parameters under Adam do not: a gradient of 0 up to rounding moves them, too.
+        Compared are nll, kl, the buffers, and the optimiser's state, which moves in proportion to the gradient. Parameters
+        do not: a gradient of 0 up to rounding moves them, too.
 
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
@@ -276,7 +195,7 @@ class WholeStep:
         rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
         inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
         rows, (leaves, states, buffers, _) = len(batch.tensors), self._counts
-        compared, count = slice(leaves if states else 0, leaves + states + buffers), len(self.tensors)
+        compared, count = slice(leaves, leaves + states + buffers), len(self.tensors)
 
         def agrees(compiled: Compiled, seed: int) -> bool:
             want, got = ([value.clone() for value in inputs[:count]] for _ in range(2))

@@ -25,7 +25,7 @@ from torch import Tensor
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
 from pyrodrop.checks import EngineName as Name
 from pyrodrop.checks import checked, instance, shown
-from pyrodrop.compiled.inductor import WholeStep, on, rules_of
+from pyrodrop.compiled.inductor import Rule, WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
@@ -38,7 +38,7 @@ _log = logging.getLogger("pyrodrop")
 
 _WORTH_A_RECORD = 100  # steps
 _UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
-_NO_RULE = "an optimiser has no compiled form (Adam, AdamW, ClippedAdam and SGD have)"
+_NO_FORM = "an optimiser has no compiled form for its settings or state"
 _CONSTANTS = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
 _NUMBERS = (int, float, bool, type(None), tuple)  # types of settings
 
@@ -79,8 +79,8 @@ def compile_svi(
             weight decay (AdamW has one by default) moves every parameter of the guide towards 0; `fit` refuses it.
         loss: an ELBO of Pyro, or a function as of `SVI`.
         engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it with the update of the parameters, which takes
-            seconds, unless an optimiser is none of these and SGD; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph,
-            and compiles it after as many steps as make this pay off.
+            seconds, unless an optimiser is none of these; ``"pyro"`` is `SVI` itself; ``"auto"`` replays the graph, and
+            compiles it after as many steps as make this pay off.
 
     Raises:
         TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
@@ -331,7 +331,7 @@ class _Record:
         pairs = [pair for pair, now in zip(pairs, reached, strict=True) if now or pair[0].grad is not None]
         weights = [weight for weight, _ in pairs]
         optimizers = self._of_optim(optim, weights)
-        if optimizers is not None and all("betas" in settings for settings in optimizers.param_groups):
+        if optimizers is not None:
             optimizers.step([gradient for _, gradient in pairs])
             return
         for weight, gradient in pairs:
@@ -370,7 +370,7 @@ class _Record:
         numbers = [1.0]
         states = optimizers.state.values()
         for rule, settings, state in zip(optimizers.rules, optimizers.param_groups, states, strict=True):
-            numbers += rule.schedule(int(state.get("step", 0)) + 1, settings["lr"])
+            numbers += rule.schedule(int(state["step"]) + 1, settings["lr"])
         program, written = self.program, [leaf.detach() for leaf in self.leaves]
         written += [*optimizers.moments, *self.recorded.buffers]
         rest = [*call.tensors, torch.tensor(numbers, dtype=written[0].dtype), *program.constants, *program.draw()]
@@ -419,30 +419,28 @@ class _Optimizers:
     def __init__(self, optim: PyroOptim, weights: Sequence[Tensor]) -> None:
         self.weights, self._optim = list(weights), optim
         self.optimizers: list[Any] = [optim.optim_objs.get(weight) for weight in weights]
-        rules = rules_of(self)
-        if type(optim).__call__ is not PyroOptim.__call__ or rules is None or len(rules) != len(self.weights):
-            raise Untraceable(_NO_RULE)
-        self.rules = rules
+        self.rules = rules_of(self)
+        if type(optim).__call__ is not PyroOptim.__call__ or len(self.rules) != len(weights):
+            raise Untraceable(_NO_FORM)
         self.param_groups: list[Group] = [optimizer.param_groups[0] for optimizer in self.optimizers]
         self.state: dict[Tensor, Any] = {}
         self.moments: list[Tensor] = []
         self.kinds: list[Any] = []  # equal for parameters with the same settings but for the learning rate
         self._each: list[Any] = []
-        for weight, optimizer, settings, rule in zip(weights, self.optimizers, self.param_groups, rules, strict=True):
+        for weight, optimizer, settings in zip(weights, self.optimizers, self.param_groups, strict=True):
             read = itemgetter(*sorted(settings.keys() - {"params", "lr", "initial_lr"}))
             state = self.state[weight] = optimizer.state.get(weight, {})
-            moments = [state.get(name) for name in rule.state]
+            moments = [state.get(name) for name in Rule.state]
             arrays = [isinstance(m, Tensor) and m.is_contiguous() and m.dtype == weight.dtype for m in moments]
-            numbers = (*read(settings), *settings.get("betas", ()))
-            if not state or not all(arrays) or not all(type(number) in _NUMBERS for number in numbers):
-                raise Untraceable(_NO_RULE)
+            if not all(arrays) or not all(type(n) in _NUMBERS for n in (*read(settings), *settings["betas"])):
+                raise Untraceable(_NO_FORM)
             self.moments += moments
             self.kinds.append((type(optimizer), weight.dtype, weight.device, read(settings)))
             hooks = [hook for name, hook in vars(optimizer).items() if name.endswith(("pre_hooks", "post_hooks"))]
-            self._each.append((weight, optimizer, read, rule.state, hooks))
+            self._each.append((weight, optimizer, read, hooks))
         self._before = self._look()
         if not all(plain for plain, *_ in self._before):
-            raise Untraceable(_NO_RULE)
+            raise Untraceable(_NO_FORM)
 
     def holds(self, optim: PyroOptim, weights: Sequence[Tensor]) -> bool:
         """Whether these are still the optimisers of these parameters, with the same settings but for the learning rate."""
@@ -451,7 +449,7 @@ class _Optimizers:
 
     def _look(self) -> list[Any]:
         optim, looks = self._optim, []
-        for weight, optimizer, read, names, hooks in self._each:
+        for weight, optimizer, read, hooks in self._each:
             settings, state = optimizer.param_groups[0], optimizer.state.get(weight, {})
             plain = (
                 optim.optim_objs.get(weight) is optimizer
@@ -461,7 +459,9 @@ class _Optimizers:
                 and "step" not in optimizer.__dict__
                 and weight.is_contiguous()
             )
-            looks.append((plain, id(settings), id(state), *[id(state.get(name)) for name in names], read(settings)))
+            looks.append(
+                (plain, id(settings), id(state), *[id(state.get(name)) for name in Rule.state], read(settings))
+            )
         return looks
 
     def step(self, gradients: Sequence[Tensor]) -> None:
@@ -486,8 +486,7 @@ class _Optimizers:
 
     def count(self) -> None:
         """Count a step, and let the learning rate of ClippedAdam decay."""
-        counts = [state.get("step") for state in self.state.values()]
-        if tensors := [count for count in counts if isinstance(count, Tensor)]:  # SGD counts none
+        if tensors := [state["step"] for state in self.state.values() if isinstance(state["step"], Tensor)]:
             add_to_all(tensors, 1)
         for settings, state in zip(self.param_groups, self.state.values(), strict=True):
             if "lrd" in settings:
