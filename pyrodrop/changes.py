@@ -24,7 +24,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,8 @@ _ABSENT = object()
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
 
-Read = Callable[[], Any]
-Write = Callable[[Any], object]
-Place = tuple[Read, Write | None, str, Any]
-"""Where code finds an object: functions that read and replace it (None if it cannot be replaced), name, and object."""
+Place = tuple[Any, str, str, Any]
+"""Where code finds an object: a dictionary or an object, the key or attribute there, a name for messages, and the object."""
 
 
 def mode_changes(module: nn.Module) -> bool:
@@ -137,6 +135,7 @@ class Contents:
         self.tensors: dict[str, Tensor] = {}
         self.objects: dict[int, Any] = {}  # by id; it keeps the objects, so that no other gets the same id
         self.places: list[Place] = []
+        self.iterators: list[tuple[str, Any]] = []  # by name
         self.containers: list[tuple[Any, Any, str]] = []  # lists, sets and dictionaries, with a copy and a name
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []  # those of objects, with a copy
         self._imported: set[tuple[int, str]] = set()  # modules, and the names in them
@@ -163,8 +162,8 @@ class Contents:
 
     def changed(self) -> str:
         """The name of something that code names and that has changed; empty if nothing has."""
-        for read, _, name, value in self.places:
-            now = read()
+        for owner, key, name, value in self.places:
+            now = owner.get(key, _ABSENT) if type(owner) is dict else _read(owner, key)
             if now is not value and not _same(now, value, self._code):
                 return name
         for container, items, name in self.containers:
@@ -189,9 +188,12 @@ class Contents:
                     del attributes[name]
             if self._code:
                 attributes.update(before)
-        for read, write, _, value in self.places:
-            if write and value is not _ABSENT and read() is not value:
-                write(value)
+        for owner, key, _, value in self.places:
+            if value is not _ABSENT and _read(owner, key) is not value:
+                if isinstance(owner, dict):
+                    owner[key] = value
+                else:
+                    setattr(owner, key, value)
 
     def state(self) -> dict[str, Tensor]:
         """Every parameter and buffer of the modules once, by name, by reference."""
@@ -209,6 +211,8 @@ class Contents:
         if id(value) in self.objects or isinstance(value, (*_PLAIN, ModuleType)):
             return
         self.objects[id(value)] = value
+        if isinstance(value, Iterator):
+            self.iterators.append((path.rpartition(".")[2], value))
         if isinstance(value, Tensor):
             self.tensors[_free(path, self.tensors)] = value
         elif isinstance(value, np.ndarray):
@@ -229,21 +233,15 @@ class Contents:
         elif isinstance(value, functools.partial):
             named = {"": value.func, **{str(number): item for number, item in enumerate(value.args)}, **value.keywords}
             for name, item in named.items():
-                self._item(item, name, path, inner=True)
+                self._visit(item, f"{path}.{name}" if name else path, inner=True)
         elif isinstance(value, _CONTAINERS):
             if not isinstance(value, tuple | frozenset):
                 self.containers.append((value, copy.copy(value), path.rpartition(".")[2]))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in list(itertools.islice(items, _VISITED)):
-                self._item(item, str(key), path)
+                self._visit(item, f"{path}.{key}")
         elif inner or not _of_library(type(value).__module__):
             self._object(value, path)
-
-    def _item(self, item: Any, name: str, path: str, *, inner: bool = False) -> None:
-        """Note an item of a container or partial, which is compared with the container."""
-        if isinstance(item, Iterator):
-            self.places.append((lambda: item, None, name, item))
-        self._visit(item, f"{path}.{name}" if name else path, inner=inner)
 
     def _object(self, value: Any, path: str) -> None:
         """Note the attributes of an object and of its class."""
@@ -256,15 +254,13 @@ class Contents:
             if (caches and name.startswith("_")) or (isinstance(value, nn.Module) and name in _FLAGS):
                 continue
             if self._counts(name, attribute) and not (_replaceable(attribute) and _of_library(type(value).__module__)):
-                self._note(*_entry(attributes, name), name, path)
+                self._note(attributes, name, path)
         if not self._code:
             return
         for kind in type(value).__mro__:
             if not _of_library(kind.__module__):
-                slots = [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]
-                for name in slots:
-                    read = functools.partial(getattr, value, name, _ABSENT)
-                    self._note(read, functools.partial(setattr, value, name), name, path)
+                for name in [name for name, slot in vars(kind).items() if isinstance(slot, MemberDescriptorType)]:
+                    self._note(value, name, path)
         self._class(type(value), path)
 
     def _class(self, kind: type, path: str) -> None:
@@ -275,36 +271,34 @@ class Contents:
             self.objects[id(base)] = base
             for name, value in list(vars(base).items()):
                 if name == "__call__" or not name.startswith("__"):
-                    read = functools.partial(vars(base).get, name, _ABSENT)
-                    self._note(read, functools.partial(setattr, base, name), name, path)
+                    self._note(base, name, path)
                     self._visit(getattr(value, "fget", None) or getattr(value, "__func__", None), path)
 
     def _function(self, function: FunctionType, path: str) -> None:
         names = _names(function.__code__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            write = functools.partial(setattr, cell, "cell_contents")
-            self._named(functools.partial(_contents, cell), write, name, names, path)
+            self._named(cell, "cell_contents", name, names, path)
         for name in sorted(names & function.__globals__.keys()):
-            self._named(*_entry(function.__globals__, name), name, names, path)
+            self._named(function.__globals__, name, name, names, path)
         for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._item(value, f"a default of {function.__name__}", path)
+            self._visit(value, f"{path}.a default of {function.__name__}")
         self._visit(getattr(function, "__wrapped__", None), path)
 
-    def _named(self, read: Read, write: Write, name: str, names: AbstractSet[str], path: str) -> None:
+    def _named(self, owner: Any, key: str, name: str, names: AbstractSet[str], path: str) -> None:
         """Note what code names; of an imported module, the attributes that the code names."""
-        value = read()
+        value = _read(owner, key)
         if not isinstance(value, ModuleType):
-            self._note(read, write, name, path)
+            self._note(owner, key, path, name)
         elif not self._skips(value.__name__):
             for attribute in sorted(names & vars(value).keys()):
                 if (id(value), attribute) not in self._imported:
                     self._imported.add((id(value), attribute))
-                    self._named(*_entry(vars(value), attribute), attribute, names, path)
+                    self._named(vars(value), attribute, attribute, names, path)
 
-    def _note(self, read: Read, write: Write, name: str, path: str) -> None:
-        value = read()
-        self.places.append((read, write, name, value))
-        self._visit(value, f"{path}.{name}")
+    def _note(self, owner: Any, key: str, path: str, name: str = "") -> None:
+        value = _read(owner, key)
+        self.places.append((owner, key, name or key, value))
+        self._visit(value, f"{path}.{name or key}")
 
     def _skips(self, module: str | None) -> bool:
         """Whether the code of a module is not read: Python's, a library's or that of another installed package."""
@@ -421,10 +415,10 @@ class Look:
             if small and (of_numpy or not all_writes):
                 self.writes.keep(tensor)
         sources = [value for value in contents.objects.values() if isinstance(value, _GENERATORS)]
-        self._generators = [(source, pickle.dumps(_state(source))) for source in (random, np.random, *sources) if code]
-        for _, _, name, value in contents.places:
-            stateless = not hasattr(value, "__dict__") or _of_library(type(value).__module__)
-            if isinstance(value, Iterator) and stateless:  # whose position is in no attribute
+        states = [(source, *_state(source)) for source in (random, np.random, *sources) if code]
+        self._generators = [(source, get, put, pickle.dumps(get())) for source, get, put in states]
+        for name, value in contents.iterators:
+            if not hasattr(value, "__dict__") or _of_library(type(value).__module__):  # its position is in no attribute
                 raise ValueError(
                     f"the program takes items from the iterator {name!r}, a {type(value).__name__}, which cannot be put "
                     "back after calls: pass the items as arguments, or keep a list of them and a counter"
@@ -435,7 +429,7 @@ class Look:
         self.moved = [(module, name) for module, name in self.moves() if module._buffers[name] is not None]
         self.replaced = self._store.replaced()
         names = {id(value): name for _, _, name, value in self._contents.places}
-        moved = [source for source, state in self._generators[2:] if pickle.dumps(_state(source)) != state]
+        moved = [source for source, get, _, state in self._generators[2:] if pickle.dumps(get()) != state]
         if name := self.changed() or next((names.get(id(source), "a random generator") for source in moved), ""):
             self.changes = f"a call changes {name}"
 
@@ -465,11 +459,8 @@ class Look:
         """Put everything back."""
         self.writes.undo()
         self._store.restore()
-        for source, state in self._generators:
-            if isinstance(source, np.random.Generator):
-                source.bit_generator.state = pickle.loads(state)
-            else:
-                (source.setstate if hasattr(source, "setstate") else source.set_state)(pickle.loads(state))
+        for *_, put, state in self._generators:
+            put(pickle.loads(state))
         if Contents(*self._programs, code=self._code).modules.keys() <= self._contents.modules.keys():
             with torch.no_grad():
                 for module, name, value, old, _ in self._buffers:
@@ -574,16 +565,12 @@ def _address(tensor: Tensor) -> int:
         return 0
 
 
-def _state(source: Any) -> Any:
-    """The state of a random generator of torch, NumPy or Python."""
+def _state(source: Any) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """Functions that read and set the state of a random generator of torch, NumPy or Python."""
     if isinstance(source, np.random.Generator):
-        return source.bit_generator.state
-    return source.getstate() if hasattr(source, "getstate") else source.get_state()
-
-
-def _entry(table: dict[str, Any], name: str) -> tuple[Read, Write]:
-    """Functions that read and replace an entry of a dictionary."""
-    return functools.partial(table.get, name, _ABSENT), functools.partial(table.__setitem__, name)
+        bits = source.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    return (source.getstate, source.setstate) if hasattr(source, "getstate") else (source.get_state, source.set_state)
 
 
 def _free(path: str, names: Mapping[str, Any]) -> str:
@@ -636,11 +623,13 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _contents(cell: CellType) -> Any:
-    """The value of a variable of an enclosing function."""
+def _read(owner: Any, key: str) -> Any:
+    """What is at a place: an entry of a dictionary, or an attribute, such as the value of a variable in a closure."""
+    if isinstance(owner, dict | type):
+        return (owner if isinstance(owner, dict) else vars(owner)).get(key, _ABSENT)
     try:
-        return cell.cell_contents
-    except ValueError:
+        return getattr(owner, key, _ABSENT)
+    except ValueError:  # a variable without a value
         return _ABSENT
 
 

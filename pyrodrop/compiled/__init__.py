@@ -11,7 +11,7 @@
 
 from pyrodrop.compiled.inductor import calling
 from pyrodrop.compiled.program import Program, pure
-from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.steps import Accelerated, StackedLoss, accelerate, bytes_of_step
 from pyrodrop.compiled.svi import compile_svi
 
@@ -24,6 +24,5 @@ __all__ = [
     "bytes_of_step",
     "calling",
     "compile_svi",
-    "first_that_works",
     "pure",
 ]

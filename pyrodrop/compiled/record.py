@@ -15,10 +15,10 @@ from __future__ import annotations
 import operator
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -27,9 +27,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pyrodrop.changes import written
 from pyrodrop.checks import over_tensors
 from pyrodrop.private_apis import arguments_of, intercepted, stand_in, without_dispatch
-
-N = TypeVar("N")
-T = TypeVar("T")
 
 _A: Any = torch.ops.aten
 _OPERATION: Any = type(_A.add.Tensor)
@@ -323,30 +320,6 @@ def base_of(node: fx.Node) -> fx.Node:
     while node.op == "call_function" and (node.target in _SHARES or getattr(node.target, "is_view", False)):
         node = node.args[0]  # type: ignore[assignment]
     return node
-
-
-def first_that_works(
-    candidates: Iterable[tuple[N, Callable[[], T]]], failed: Callable[[N, Untraceable], object]
-) -> tuple[N, T]:
-    """The name and the result of the first candidate whose function does not raise `Untraceable`.
-
-    Args:
-        candidates: names and functions, the best one first.
-        failed: called with the name and the error of every candidate that fails, except the last one of all.
-
-    Raises:
-        Untraceable: the error of the last candidate.
-    """
-    broken: tuple[N, Untraceable] | None = None
-    for name, make in candidates:
-        if broken is not None:
-            failed(*broken)
-        try:
-            return name, make()
-        except Untraceable as error:
-            broken = name, error
-    assert broken is not None
-    raise broken[1]
 
 
 def users_line(error: BaseException) -> str:

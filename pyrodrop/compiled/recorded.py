@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro.poutine.messenger import Messenger
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from pyrodrop.arrays import near
@@ -157,7 +155,7 @@ class Recorded:
         Rounding may carry a value over the kink of a ReLU or a tie of a maximum, but not at the same place for other noise,
         while a wrong program stays wrong.
         """
-        names, unlike, size = list(self.loss.trained), "", 0.0
+        names, unlike = list(self.loss.trained), ""
         for seed in (1, 2, 3):
             with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*self.loss.moving.parts):
                 terms, gradients = self.loss.objective.gradients(batch, self.inputs(batch)[-1], self.leaves)
@@ -167,15 +165,7 @@ class Recorded:
                     ours = self.results(program, batch)
                 except Exception as error:  # such as a gradient that needs something a trace does not have
                     raise Untraceable(f"its trace cannot be replayed: {first_line(error)}") from error
-            unlike = difference(wanted, ours, names, size)
-            if unlike == "the loss" and not size:
-                objective = self.loss.objective
-                with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sites() as seen:
-                    objective.terms(batch)
-                    # at the end, as a lazy weight of the guide has a log density once the model has used it
-                    terms_of = [site["scale"] * site["fn"].log_prob(site["value"]) for site in seen.sites]
-                size = float(sum(term.detach().abs().sum() for term in terms_of))
-                unlike = difference(wanted, ours, names, size)
+            unlike = difference(wanted, ours, names, program.entries)
             if not unlike:
                 break
         return unlike
@@ -197,7 +187,7 @@ def is_due(step: int) -> bool:
     return step & (step - 1) == 0 or step % 1000 == 0
 
 
-def difference(wanted: Results, ours: Results, names: Sequence[str], size: float = 0.0) -> str:
+def difference(wanted: Results, ours: Results, names: Sequence[str], entries: int) -> str:
     """The first result that differs by more than rounding, such as ``the gradient of NAME``; empty if all agree.
 
     Gradients are compared relative to their largest entry, or to a thousandth of the largest entry of all gradients if that
@@ -205,10 +195,11 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
 
     Args:
         names: names of the parameters.
-        size: the sum of the absolute log densities of all sites, to which rounding of the loss is relative.
+        entries: the number of entries of the results of all operations. The loss is compared relative to a ten-thousandth of
+            it if that is more, since a sum of log densities may be 0 up to rounding.
     """
     tolerance = 1e-7 if wanted.gradients[0].dtype == torch.float64 else 1e-3
-    if not near(wanted.terms.to(ours.terms.dtype), ours.terms, tolerance, size / 100):
+    if not near(wanted.terms.to(ours.terms.dtype), ours.terms, tolerance, 1e-4 * entries):
         return "the loss"
     sizes = [float(gradient.abs().max()) for gradient in wanted.gradients if gradient.numel()]
     least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
@@ -217,15 +208,3 @@ def difference(wanted: Results, ours: Results, names: Sequence[str], size: float
             return f"the gradient of {name}"
     pairs = zip(wanted.buffers, ours.buffers, strict=True)
     return "" if all(near(want.to(got.dtype), got, tolerance) for want, got in pairs) else "a buffer"
-
-
-class _Sites(Messenger):
-    """Keeps all sample sites."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sites: list[Any] = []
-
-    def _pyro_post_sample(self, site: Any) -> None:
-        if not site_is_subsample(site):
-            self.sites.append(site)

@@ -35,7 +35,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -44,7 +43,7 @@ from torch import Tensor
 from pyrodrop.checks import EngineName
 from pyrodrop.compiled.inductor import WholeStep, on
 from pyrodrop.compiled.program import MappedProgram, Program
-from pyrodrop.compiled.record import Untraceable, first_that_works
+from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import Recorded
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.coins import Masks
@@ -440,23 +439,26 @@ def accelerate(
         with suppress(Untraceable):  # which `traced` raises again
             if first == "traced" and worth_compiling(loss.program(batches[0]), steps, max(1, replicates)):
                 first = "compiled"
-    failed: list[Untraceable] = []
-
-    def make(kind: EngineName) -> Steps | None:
-        if kind == "pyro":
-            return None
-        for batch in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
-            loss.program(batch)
-        steps = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
-        for batch in batches:
-            steps.prepare(batch)
-        return steps
-
-    candidates = [(kind, partial(make, kind)) for kind in names[names.index(first) :]]
-    kind, made = first_that_works(candidates, lambda _, error: failed.append(error))
-    if failed:
+    failed: Untraceable | None = None
+    for kind in names[names.index(first) :]:
+        made: Steps | None = None
+        try:
+            if kind != "pyro":
+                for (
+                    batch
+                ) in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
+                    loss.program(batch)
+                made = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
+                for batch in batches:
+                    made.prepare(batch)
+            break
+        except Untraceable as error:
+            if kind == names[-1]:
+                raise
+            failed = error
+    if failed is not None:
         say = _log.info if name == "auto" else _log.warning
-        say("training with engine %r instead of %r: %s", kind, name, failed[-1])
+        say("training with engine %r instead of %r: %s", kind, name, failed)
     return made
 
 

@@ -132,68 +132,55 @@ class CompiledSVI(SVI):  # type: ignore[misc]
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
         with exclusive():
-            self.engine, call = "pyro", Call(args, kwargs)
+            self.engine, structure, reason = "pyro", None, ""
             try:
-                if pyro_handlers():
-                    raise Untraceable("a handler of Pyro is active around the step")
-                if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
-                    raise Untraceable("gradients are off, or autocast is on")
-                call.tensors = list[Tensor]()
-                key = torch.get_default_dtype(), _structure((args, kwargs), call.tensors)
+                if self.wanted != "pyro":
+                    call = Call(args, kwargs)
+                    structure = self._structure_of(call)
+                    if (record := structure.record_for(self, call)) is not None:
+                        return self._by_record(structure, record, call)
             except Untraceable as error:
-                return self._by_pyro(call, str(error))
-            if key not in self._structures:
-                self._structures[key] = _Structure()
-            structure = self._structures[key]
-            if structure.record is None and structure.is_ready():
-                self._record(structure, call)
-            if structure.record is not None:
-                return self._by_record(structure, structure.record, call)
-            loss = self._by_pyro(call, structure.refused)
-            if self.wanted != "pyro" and not structure.refused:
+                reason = str(error)
+            if reason and reason not in self._logged:
+                self._logged.add(reason)
+                _log.log(logging.INFO if self.wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
+            loss = super().step(*args, **kwargs)
+            if structure is not None and structure.record is None and not structure.refused:
                 structure.look(self.programs)
             return loss
 
-    def _by_pyro(self, call: Call, reason: str = "") -> Any:
-        """A step of Pyro; `reason` is logged the first time."""
-        if reason and reason not in self._logged and self.wanted != "pyro":
-            self._logged.add(reason)
-            _log.log(logging.INFO if self.wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
-        return super().step(*call.args, **call.kwargs)
+    def _structure_of(self, call: Call) -> _Structure:
+        """That of arguments; `Untraceable` if only Pyro can make a step with them."""
+        if pyro_handlers():
+            raise Untraceable("a handler of Pyro is active around the step")
+        if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+            raise Untraceable("gradients are off, or autocast is on")
+        call.tensors = list[Tensor]()
+        key = torch.get_default_dtype(), _structure((call.args, call.kwargs), call.tensors)
+        if key not in self._structures:
+            self._structures[key] = _Structure()
+        return self._structures[key]
 
-    def _record(self, structure: _Structure, call: Call) -> None:
-        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
-        try:
-            with torch.random.fork_rng(devices):
-                structure.record = _Record(self, call)
-        except Untraceable as error:
-            structure.refused = str(error)
-        except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
-            structure.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
-
-    def _by_record(self, structure: _Structure, record: _Record, call: Call) -> Any:
-        """A step of the record, or of Pyro if the record is not valid for it."""
+    def _by_record(self, structure: _Structure, record: _Record, call: Call) -> float:
+        """A step of the record; `Untraceable` if Pyro has to make it."""
         if reason := record.changed(self):
             structure.forget()
-            loss = self._by_pyro(call, reason)
-            structure.look(self.programs)
-            return loss
+            raise Untraceable(reason)
         if record.has_gradients():
-            return self._by_pyro(call, "a parameter has a gradient before the step")
+            raise Untraceable("a parameter has a gradient before the step")
         record.steps += 1
         record.program.refresh()
-        if is_due(record.steps) and (unlike := record.recorded.differs(call)):
-            structure.record, structure.refused = None, _UNSEEN
-            if record.steps > record.recorded.compared + 1:
-                raise record.recorded.error(unlike)
-            return self._by_pyro(call, _UNSEEN)
         if is_due(record.steps):
+            if unlike := record.recorded.differs(call):
+                structure.record, structure.refused = None, _UNSEEN
+                never_used = record.steps <= record.recorded.compared + 1
+                raise Untraceable(_UNSEEN) if never_used else record.recorded.error(unlike)
             record.recorded.compared = record.steps
         before = random_states(record.device)
         loss = record.step(self.optim, call)
         if not math.isfinite(loss):
             set_random_states(before, record.device)
-            return self._by_pyro(call, "the loss is not finite")
+            raise Untraceable("the loss is not finite")
         self.engine = record.engine
         if record.pays_to_compile(self.wanted):
             try:
@@ -224,12 +211,22 @@ class _Structure:
             self.refused = f"a call changes {name}, which a recording would read once"
         self._contents = Contents(*programs)
 
-    def is_ready(self) -> bool:
-        """Whether to record this step: after enough steps by Pyro without a change."""
-        if self.refused or self._contents is None:
-            return False
-        self._quiet = 0 if self._contents.changed() else self._quiet + 1
-        return self._quiet >= self._patience
+    def record_for(self, svi: CompiledSVI, call: Call) -> _Record | None:
+        """The record, made after enough steps by Pyro without a change; None before. `Untraceable` if there can be none."""
+        if self.record is None and not self.refused and self._contents is not None:
+            self._quiet = 0 if self._contents.changed() else self._quiet + 1
+            if self._quiet >= self._patience:
+                devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+                try:
+                    with torch.random.fork_rng(devices):
+                        self.record = _Record(svi, call)
+                except Untraceable as error:
+                    self.refused = str(error)
+                except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
+                    self.refused = f"it cannot be evaluated twice: {type(error).__name__}: {error}"
+        if self.refused:
+            raise Untraceable(self.refused)
+        return self.record
 
     def forget(self) -> None:
         """Drop the record. The next one is made after more steps by Pyro if this one was used for at most 100 steps."""

@@ -25,7 +25,7 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor, fx
 
 from pyrodrop.arrays import near
-from pyrodrop.compiled import Program, Untraceable, calling, first_that_works, pure
+from pyrodrop.compiled import Program, Untraceable, calling, pure
 from pyrodrop.devices import made_on, seeded
 from pyrodrop.private_apis import makes_new
 from pyrodrop.sampling.density import Density, unchecked
@@ -85,13 +85,18 @@ class CompiledDensity:
         self._program: Callable[..., Sequence[Tensor]]
         pyros = _by_pyro(density)
 
-        def failed(way: tuple[Name, bool], error: Untraceable) -> None:
-            _log.info("no potential energy by engine %r%s: %s", way[0], ", all chains at once" if way[1] else "", error)
-
         try:
             energy = _recorded(density, self.metric.scale)
-            ways = ((way, functools.partial(self._make, energy, *way, pyros)) for way in self._ways(engine, energy))
-            (self.engine, self.stacked), _ = first_that_works(ways, failed)
+            *others, last = self._ways(engine, energy)
+            for self.engine, self.stacked in others:
+                try:
+                    self._make(energy, self.engine, self.stacked, pyros)
+                    return
+                except Untraceable as error:
+                    at_once = ", all chains at once" if self.stacked else ""
+                    _log.info("no potential energy by engine %r%s: %s", self.engine, at_once, error)
+            self.engine, self.stacked = last
+            self._make(energy, *last, pyros)
         except Untraceable as error:
             raise ValueError(
                 "the log joint density must be a function that can be recorded, and the one that Pyro computes for the "
