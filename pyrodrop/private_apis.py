@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro
 import pyro.util
@@ -347,7 +347,7 @@ _MEMORY_FORMATS = {
 }
 
 
-class Compiled:
+class Compiled(NamedTuple):
     """A compiled graph; call it with all its inputs. Autograd must be off.
 
     Attributes:
@@ -355,9 +355,8 @@ class Compiled:
         file: the library that contains the whole program; None if there is none or it is unknown.
     """
 
-    def __init__(self, call: Callable[[list[Tensor]], Sequence[Tensor]], file: Path | None = None) -> None:
-        self.call = call
-        self.file: Path | None = file
+    call: Callable[[list[Tensor]], Sequence[Tensor]]
+    file: Path | None = None
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         return self.call(list(inputs))

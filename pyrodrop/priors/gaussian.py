@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,40 +88,28 @@ class Gaussian(Prior):
         """l = 1 / scale."""
         return tuple(1 / each for each in self.scale) if isinstance(self.scale, tuple) else 1 / self.scale
 
-    @classmethod
-    def from_weight_decay(
-        cls, weight_decay: float, *, drop_rate: float, num_data: int, precision: float = 1.0
-    ) -> Gaussian:
-        """The prior under which dropout with this weight decay is variational inference: l^2 = 2 N tau decay / p.
+    def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
+        """lambda = p l^2 / (2 N tau) for this prior, the factor of ||M||^2 beside the mean of |y - f|^2 / 2.
+
+        The inverse, the prior of a network that was trained with a weight decay, is that of `pyrodrop.read`.
 
         Args:
-            weight_decay: lambda, the factor of ||M||^2 in a loss whose other term is the mean of |y - f|^2 / 2, or of minus
-                the log likelihood, such as the cross entropy. An optimiser's ``weight_decay`` adds ``decay * w`` to the
-                gradient: then lambda is decay / 2 for a weight w = M, and (1 - drop_rate)^2 decay / 2 for a weight that is
-                trained behind `torch.nn.Dropout`, w = (1 - drop_rate) M. `pyrodrop.read` does this for a whole network.
             drop_rate: 1 - p, in [0, 1).
             num_data: N, size of the training set.
             precision: tau, the observation precision in the units of y in which the loss is computed, to the power -2; 1
                 where the loss is minus the log likelihood itself, as in classification.
 
         Raises:
-            ValueError: `drop_rate` is outside [0, 1), `weight_decay` or `precision` is not positive and finite, or
-                `num_data` is below 1.
+            ValueError: `drop_rate` is outside [0, 1), `precision` is not positive and finite, `num_data` is below 1, or the
+                prior has one scale per input unit, and with it one weight decay per unit.
             TypeError: an argument is no number.
         """
         check_drop_rate(drop_rate)
-        decay = real(weight_decay, "weight_decay", "the factor of the squared norm of the weights", above=0)
-        return cls(length_scale=math.sqrt(2 * _total_precision(num_data, precision) * decay / (1 - drop_rate)))
-
-    def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
-        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors.
-
-        Also raises a ValueError for a prior with one scale per input unit, as it has one weight decay per unit.
-        """
-        check_drop_rate(drop_rate)
+        tau = real(precision, "precision", "one over the variance of the observation noise", above=0)
+        total = count(num_data, "num_data", "the size of the training set") * tau
         if isinstance(self.length_scale, tuple):
             raise ValueError(f"scale must be one number for one weight decay; got {len(self.length_scale)} scales")
-        return (1 - drop_rate) * self.length_scale**2 / (2 * _total_precision(num_data, precision))
+        return (1 - drop_rate) * self.length_scale**2 / (2 * total)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return self._over(shape, like)
@@ -165,9 +152,3 @@ def _checked(value: float | Sequence[float], name: str, what: str) -> float | li
     if isinstance(value, list | tuple) and value:
         return [checks.scale(each, name, f"{what}, one per input unit,") for each in value]
     return checks.scale(value, name, what)
-
-
-def _total_precision(num_data: int, precision: float) -> float:
-    """N tau, after checking both arguments."""
-    tau = real(precision, "precision", "one over the variance of the observation noise", above=0)
-    return count(num_data, "num_data", "the size of the training set") * tau

@@ -21,15 +21,6 @@ def test_gaussian_density_is_torchs() -> None:
     assert Gaussian(0.5).expand(3, like=torch.ones(1, dtype=torch.float16)).sample().dtype == torch.float16
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.05, 0.9])
-@pytest.mark.parametrize("decay", [1e-9, 1e-3, 40.0])
-def test_weight_decay_and_length_scale_are_one_to_one(rate: float, decay: float) -> None:
-    prior = Gaussian.from_weight_decay(decay, drop_rate=rate, num_data=272, precision=3.7)
-    assert prior.weight_decay(drop_rate=rate, num_data=272, precision=3.7) == pytest.approx(decay, rel=1e-14)
-    again = Gaussian(length_scale=prior.length_scale)
-    assert again.scale == pytest.approx(prior.scale, rel=1e-14)
-
-
 def test_weight_decay_is_the_papers() -> None:
     """lambda = p l^2 / (2 N tau) with p = .9, l = .01, N = 455, tau = .15: 3.3 * 10^-7 ... by hand."""
     assert Gaussian(length_scale=1e-2).weight_decay(drop_rate=0.1, num_data=455, precision=0.15) == pytest.approx(

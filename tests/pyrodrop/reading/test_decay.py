@@ -70,5 +70,5 @@ def test_tokens_count_one_by_one_in_a_mean_over_them() -> None:
 
 def test_a_classifier_needs_no_precision() -> None:
     """lambda of Gal's loss for a weight behind nn.Dropout is keep^2 decay / 2."""
-    prior = priors.Gaussian.from_weight_decay(0.8**2 * 1e-2 / 2, drop_rate=0.2, num_data=100)
-    assert prior.scale == pytest.approx(sds(network(), weight_decay=1e-2)["3.weight"])
+    prior = priors.Gaussian(sds(network(), weight_decay=1e-2)["3.weight"])
+    assert prior.weight_decay(drop_rate=0.2, num_data=100) == pytest.approx(0.8**2 * 1e-2 / 2)
