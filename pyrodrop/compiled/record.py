@@ -94,18 +94,8 @@ class RecordedTensor(Tensor):
     def __hash__(self) -> int:
         return hash(Tensor.item(self)) if self.number else id(self)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return repr(self._read())
-
-    def __format__(self, form: str) -> str:
-        return format(self._read(), form)
-
     def __dlpack__(self, **_: Any) -> Any:
-        return self._read()
-
-    def _read(self) -> Any:
-        """Raise `Unrecordable`, by an operation that reads values."""
-        return torch.equal(self, self)
+        return torch.equal(self, self)  # raises `Unrecordable`, as operations that read values do
 
     @classmethod
     def __torch_dispatch__(cls, operation: Any, *_: Any) -> Any:

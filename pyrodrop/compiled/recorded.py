@@ -28,6 +28,8 @@ from pyrodrop.devices import seeded
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
 from pyrodrop.steps import Arguments, Loss, Shapes
 
+UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
+
 
 class Results(NamedTuple):
     """The results of a step.
@@ -139,9 +141,7 @@ class Recorded:
         with put_back():
             unlike = self._difference(program, batch)
         if unlike:
-            raise Untraceable(
-                "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
-            )
+            raise Untraceable(UNSEEN)
         return program
 
     def differs(self, batch: Arguments) -> str:

@@ -23,11 +23,10 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyrodrop.changes import Contents, Flags, modules_of, put_back
-from pyrodrop.checks import EngineName as Name
-from pyrodrop.checks import checked, instance, shown
+from pyrodrop.checks import EngineName, checked, instance, shown
 from pyrodrop.compiled.inductor import Rule, WholeStep, on, rules_of
 from pyrodrop.compiled.record import Untraceable
-from pyrodrop.compiled.recorded import Recorded, is_due
+from pyrodrop.compiled.recorded import UNSEEN, Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.devices import random_states, set_random_states
 from pyrodrop.private_apis import add_to_all, pyro_handlers
@@ -37,7 +36,6 @@ from pyrodrop.threads import exclusive
 _log = logging.getLogger("pyrodrop")
 
 _WORTH_A_RECORD = 100  # steps
-_UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
 _NO_FORM = "an optimiser has no compiled form for its settings or state"
 _CONSTANTS = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
 _NUMBERS = (int, float, bool, type(None), tuple)  # types of settings
@@ -45,7 +43,7 @@ _NUMBERS = (int, float, bool, type(None), tuple)  # types of settings
 
 @checked
 def compile_svi(
-    model: Callable[..., Any], guide: Callable[..., Any], optim: PyroOptim, loss: Any, *, engine: Name = "auto"
+    model: Callable[..., Any], guide: Callable[..., Any], optim: PyroOptim, loss: Any, *, engine: EngineName = "auto"
 ) -> CompiledSVI:
     """`pyro.infer.SVI` with faster steps: ``svi = compile_svi(model, guide, optim, loss)`` in place of ``SVI(...)``.
 
@@ -117,9 +115,9 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         engine: the engine that made the last step: pyro, traced or compiled.
     """
 
-    def __init__(self, model: Any, guide: Any, optim: PyroOptim, loss: Any, engine: Name = "auto") -> None:
+    def __init__(self, model: Any, guide: Any, optim: PyroOptim, loss: Any, engine: EngineName = "auto") -> None:
         super().__init__(model, guide, optim, loss)
-        self.engine: Name = "pyro"
+        self.engine: EngineName = "pyro"
         self.wanted, self.users_loss = engine, loss
         self._structures: dict[Any, _Structure] = {}
         self._logged: set[str] = set()
@@ -172,9 +170,9 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         record.program.refresh()
         if is_due(record.steps):
             if unlike := record.recorded.differs(call):
-                structure.record, structure.refused = None, _UNSEEN
+                structure.record, structure.refused = None, UNSEEN
                 never_used = record.steps <= record.recorded.compared + 1
-                raise Untraceable(_UNSEEN) if never_used else record.recorded.error(unlike)
+                raise Untraceable(UNSEEN) if never_used else record.recorded.error(unlike)
             record.recorded.compared = record.steps
         before = random_states(record.device)
         loss = record.step(self.optim, call)
@@ -302,7 +300,7 @@ class _Record:
         return False
 
     @property
-    def engine(self) -> Name:
+    def engine(self) -> EngineName:
         """The engine of the last step."""
         return "traced" if self._compiled is None else "compiled"
 
@@ -346,7 +344,7 @@ class _Record:
                 self._optimizers = None
         return self._optimizers
 
-    def pays_to_compile(self, engine: Name) -> bool:
+    def pays_to_compile(self, engine: EngineName) -> bool:
         """Whether compiled steps would pay for their compilation in as many steps as have been made."""
         if engine == "traced" or not self._compiles or self._compiled is not None:
             return False
