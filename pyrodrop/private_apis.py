@@ -14,7 +14,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,11 +156,12 @@ def forget_in_store(name: str) -> None:
 
 
 class StoreAsItIs:
-    """The parameters of Pyro's store as they are now, by reference."""
+    """The parameters of Pyro's store as they are now, by reference; of those with the ids of `only`, if it is not None."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: Container[int] | None = None) -> None:
         self._store: Any = pyro.get_param_store()
-        self.before: dict[str, Tensor] = dict(self._store.named_parameters())
+        every = self._store.named_parameters()
+        self.before: dict[str, Tensor] = {n: tensor for n, tensor in every if only is None or id(tensor) in only}
 
     def replaced(self) -> list[str]:
         """The names of parameters that were replaced by another tensor or removed."""

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
-from pyrodrop.checks import count, public, real
+from pyrodrop.checks import Count, Real, checked, public
 
 __all__ = ["cosine", "linear"]
 public(__name__, __all__)
 
 
+@checked
 @dataclass(frozen=True)
 class linear:  # noqa: N801 - as in `torch.optim`'s functions
     """A weight of the KL divergence that grows linearly to 1.
@@ -42,19 +44,15 @@ class linear:  # noqa: N801 - as in `torch.optim`'s functions
         [0.0, 0.0, 0.5, 1.0, 1.0]
     """
 
-    epochs: float
-    start: float = 0.0
-    after: float = 0.0
-
-    def __post_init__(self) -> None:
-        real(self.epochs, "epochs", "the length of the increase", above=0)
-        real(self.start, "start", "the weight before the increase", least=0, most=1)
-        real(self.after, "after", "the epoch at which the increase begins", least=0)
+    epochs: Annotated[float, Real("the length of the increase", above=0)]
+    start: Annotated[float, Real("the weight before the increase", least=0, most=1)] = 0.0
+    after: Annotated[float, Real("the epoch at which the increase begins", least=0)] = 0.0
 
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
 
 
+@checked
 @dataclass(frozen=True)
 class cosine:  # noqa: N801
     """A learning-rate factor that falls from 1 to 0 along half a period of a cosine, and stays at 0.
@@ -76,10 +74,7 @@ class cosine:  # noqa: N801
         [1.0, 0.5, 0.0, 0.0]
     """
 
-    steps: int
-
-    def __post_init__(self) -> None:
-        count(self.steps, "steps", "the number of steps until the learning rate is 0")
+    steps: Annotated[int, Count("the number of steps until the learning rate is 0")]
 
     def __call__(self, step: float) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))

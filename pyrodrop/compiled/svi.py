@@ -14,7 +14,6 @@ from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
-import pyro
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, SVI
@@ -29,7 +28,7 @@ from pyrodrop.compiled.record import Untraceable
 from pyrodrop.compiled.recorded import UNSEEN, Recorded, is_due
 from pyrodrop.compiled.steps import worth_compiling
 from pyrodrop.devices import random_states, set_random_states
-from pyrodrop.private_apis import add_to_all, pyro_handlers
+from pyrodrop.private_apis import StoreAsItIs, add_to_all, pyro_handlers
 from pyrodrop.steps import Buffers, Call, Group, Loss, OfPyro, Parameter, adam_step
 from pyrodrop.threads import exclusive
 
@@ -267,10 +266,8 @@ class _Record:
         self._compiles, self._kinds = True, list[Any]()  # as far as is known; the settings that are compiled
         self._optimizers: _Optimizers | None = None
         self._of = svi.model, svi.guide, svi.loss_and_grads
-        ours = set(map(id, self._tensors))
-        store: Any = pyro.get_param_store().named_parameters()
-        self._stored: dict[str, Tensor] = {name: tensor for name, tensor in store if id(tensor) in ours}
-        self._flags = Flags(modules_of(*svi.programs), self._stored)
+        self._store = StoreAsItIs(set(map(id, self._tensors)))
+        self._flags = Flags(modules_of(*svi.programs), self._store.before)
         known = set(map(id, self._flags.parameters.values()))
         if lost := [name for name, each in sites.items() if id(each.unconstrained) not in known]:
             raise Untraceable(
@@ -282,10 +279,8 @@ class _Record:
         """Why the record is no longer valid, or an empty string."""
         if (svi.model, svi.guide, svi.loss_and_grads) != self._of:
             return "model, guide or loss has been replaced"
-        store = dict(pyro.get_param_store().named_parameters())
-        for name, tensor in self._stored.items():
-            if store.get(name) is not tensor:
-                return f"the parameter {name} has been replaced"
+        if replaced := self._store.replaced():
+            return f"the parameter {replaced[0]} has been replaced"
         name = self._flags.changed() or self.recorded.changed()
         return f"{name} has changed" if name else ""
 

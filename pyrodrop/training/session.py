@@ -380,7 +380,7 @@ class Session:
         self._flags = Flags(modules_of(self.problem.model, self.problem.guide), leaves)
         learning = {id(p) for p in (*self._flags.parameters.values(), *leaves.values()) if p.requires_grad}
         self._learning, self._known = learning, learning | set(map(id, leaves.values()))
-        self._store = StoreAsItIs()
+        self._store = StoreAsItIs(self._known)
 
     def _changed(self) -> str:
         """The flag, mode or object of a module or parameter that has changed since the last call; empty if there is none.
@@ -388,8 +388,7 @@ class Session:
         Raises:
             RuntimeError: a parameter has been replaced, or one requires a gradient that did not before.
         """
-        replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
-        name = self._flags.changed()
+        replaced, name = self._store.replaced(), self._flags.changed()
         if not replaced and not name:
             return ""
         known = self._known
