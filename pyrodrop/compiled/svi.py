@@ -349,9 +349,9 @@ class _Record:
     def compile(self, optim: PyroOptim, call: Call) -> None:
         """Compile gradient and update; the program makes the steps from now on, unless Pyro does."""
         self._compiles = False
-        optimizers = _Optimizers(optim, self.leaves)
         if not all(self._objective.reached) or call.device != self.device:
             raise Untraceable("a parameter gets no gradient, or the arguments are not on its device")
+        optimizers = _Optimizers(optim, self.leaves)
         whole = WholeStep(self.leaves, optimizers, self.recorded.buffers, _if_finite)
         self._compiled = whole.compiled(self.program, call, {})
         self._compiles, self._kinds = True, optimizers.kinds

@@ -310,26 +310,19 @@ class MeanField(Objective):
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         return terms, [gradient.to_dense() for gradient in gradients]  # of nn.Embedding(sparse=True)
 
-    def check(self, batch: Arguments) -> None:
-        """Call guide and model once: compare their sites, and evaluate the terms.
 
-        Raises:
-            TypeError, ValueError: as `check_call`; a draw of the guide that its distribution's parameters cannot
-                differentiate, or a site without a density.
-        """
-        with making(batch):
-            drawn, called = check_call(self.model, self.guide, *batch.args, **batch.kwargs)
-            for site in drawn.nodes.values():
-                if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
-                    continue
-                if site["fn"].log_prob(site["value"]).requires_grad:
-                    kind = type(innermost(site["fn"])).__name__
-                    raise ValueError(
-                        "objective None differentiates draws of the guide by its parameters, which is impossible for the "
-                        f"site {site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
-                        "objective=pyro.infer.Trace_ELBO(), or TraceEnum_ELBO(), which sums over its values"
-                    )
-            _terms(_pairs(self.model, drawn, called), _hyperparameters(self.model))
+def check_differentiable(drawn: Any) -> None:
+    """Raise a ValueError for a draw in a guide's trace that the parameters of its distribution cannot differentiate."""
+    for site in drawn.nodes.values():
+        if site["type"] != "sample" or site["is_observed"] or site_is_subsample(site) or site["fn"].has_rsample:
+            continue
+        if site["fn"].log_prob(site["value"]).requires_grad:
+            kind = type(innermost(site["fn"])).__name__
+            raise ValueError(
+                "objective None differentiates draws of the guide by its parameters, which is impossible for the site "
+                f"{site['name']!r} with its {kind} distribution: the gradient would lack a term. Pass "
+                "objective=pyro.infer.Trace_ELBO(), or TraceEnum_ELBO(), which sums over its values"
+            )
 
 
 BLOCK = 5000  # rows that are evaluated at a time

@@ -36,7 +36,7 @@ from pyrodrop.private_apis import StoreAsItIs, forget_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.steps import Arguments, Buffers, Loss, Objective, OfPyro, Parameter, making
-from pyrodrop.training.elbo import MeanField
+from pyrodrop.training.elbo import MeanField, check_differentiable
 from pyrodrop.training.rows import takes_num_data
 from pyrodrop.training.settings import Settings
 
@@ -202,9 +202,9 @@ class Problem:
     def loss(self, batches: Sequence[Arguments], objective: ELBO | None = None) -> Loss:
         """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
-        Calls both once on the first of the batches, which leaves them and the caller's random state unchanged. A program
-        whose first call changes something is called again, since later calls may not do so. Networks with running
-        statistics are called on the other batches, too.
+        Calls both on the first of the batches, which leaves them and the caller's random state unchanged; a program twice,
+        since its first call may change what later calls do not. Networks with running statistics are called on the other
+        batches, too.
 
         Raises:
             ValueError: the network cannot be called on such minibatches, as nn.BatchNorm on one row.
@@ -215,18 +215,16 @@ class Problem:
         with evaluating(self.model), making(batch):
             prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
         with put_back(*programs) as outer:
+            if self.program:
+                with poutine.trace(param_only=True) as capture:
+                    self._call(kind, batch, first=True)  # which sets up what later calls do not
+                # parameters of another network in the store under the name of a pyro.module, which Pyro would train instead
+                modules: dict[str, Any] = {n: site for n, site in capture.trace.nodes.items() if "$$$" in n}
+                outer.forget(
+                    [n for n, s in modules.items() if not any(s["value"].unconstrained() is p for p in s["args"])]
+                )
             with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
-                self._call(kind, batch, first=self.program)
-            # parameters of another network in the store under the name of a pyro.module, which Pyro would train instead
-            modules: dict[str, Any] = {
-                n: site for n, site in capture.trace.nodes.items() if self.program and "$$$" in n
-            }
-            others = [n for n, s in modules.items() if not any(s["value"].unconstrained() is own for own in s["args"])]
-            if self.program and (others or look.changes or look.moved):
-                outer.forget(others)
-                self._call(kind, batch)  # which sets up what later calls do not
-                with poutine.trace(param_only=True) as capture, put_back(*programs) as look:
-                    self._call(kind, batch)
+                self._call(kind, batch)
         moving, parameters = Buffers.moved(look, *programs), Parameter.of_sites(capture.trace.nodes)
         if not parameters:
             raise RuntimeError(
@@ -273,11 +271,8 @@ class Problem:
         """Call guide and model once; if `first`, with all checks of a program."""
         with seeded(0, batch.device):
             if first and isinstance(objective, MeanField):
-                if self.trained == (self.model, self.guide):
-                    objective.check(batch)
-                    return
-                with torch.no_grad(), making(batch):
-                    check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+                with making(batch):
+                    check_differentiable(check_call(self.model, self.guide, *batch.args, **batch.kwargs)[0])
             with torch.no_grad():
                 objective.terms(batch)
 
