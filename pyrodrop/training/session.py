@@ -10,12 +10,14 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from tqdm import tqdm
 
@@ -25,7 +27,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.private_apis import StoreAsItIs, without_compiler
+from pyrodrop.private_apis import StoreAsItIs, pyro_handlers, without_compiler
 from pyrodrop.steps import Arguments, Engine, Loss, Objective, OfPyro, Plan, Update, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
@@ -77,6 +79,21 @@ class ByPyro(Engine):
         self.update.clear()
 
 
+class _AsAtFirst(Messenger):
+    """Raises an error at a param site that the first call of a program did not have: no step would change the parameter."""
+
+    def __init__(self, sites: Collection[str]) -> None:
+        super().__init__()
+        self.sites = sites
+
+    def _pyro_param(self, site: Any) -> None:
+        if site["name"] not in self.sites and pyro_handlers()[-1] is not self:  # and no baseline of the loss object
+            raise RuntimeError(
+                f"the parameter {site['name']} is read by a later call of the program, and by the first was not, so that no "
+                "step would change it: read it in every call, or use pyrodrop.compile_svi, which trains it from there"
+            )
+
+
 class Session:
     """A training under way.
 
@@ -101,6 +118,7 @@ class Session:
     _fingerprint: dict[str, str]  # of the run before its first step
     engine: Engine
     _first: Engine
+    _sites: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem = problem
@@ -112,6 +130,8 @@ class Session:
         leaves = {name: parameter.unconstrained for name, parameter in self.loss.parameters.items()}
         self._begin(settings, leaves, rows, describe(problem.guide).split("(")[0])
         self._first = self.engine = ByPyro(self.loss.objective, self.optimizer, as_svi=problem.program)
+        if problem.program:
+            self._sites = _AsAtFirst(self.loss.sites)
         self.record = record(settings, problem, settings.seed)
         if self.loss.in_store:
             self.record["in_store"] = list(self.loss.in_store)
@@ -246,8 +266,9 @@ class Session:
     def advance(self, end: int) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
         while self.done < end:
-            if not self.engine.holds(self.done, self._changed()):
-                self.engine = self._first
+            with self._sites:
+                if not self.engine.holds(self.done, self._changed()):
+                    self.engine = self._first
             first, until = self.done, self.engine.until(self.done, end)
             self.reserve(until)
             weights = [self.settings.kl_factor(n / self.rows.per_epoch) for n in range(first, until)]
@@ -256,7 +277,8 @@ class Session:
             column = torch.tensor(weights).to(self.history)
             self.history[first:until, ..., 2] = column.reshape(-1, *(1,) * len(self.replicates))
             try:
-                self.engine.advance(self.rows, until - first)
+                with self._sites:
+                    self.engine.advance(self.rows, until - first)
             finally:
                 if made := self.engine.made:
                     if first == 0:  # in the dtype of the loss, if that is more precise than float32
