@@ -268,7 +268,7 @@ class Loss:
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.
         in_store: names of the parameters in Pyro's global store that belong to no module of model or guide.
-        sites: names of all param sites of a call, also of parameters that are frozen.
+        sites: names of all param sites of a call of a program, also of parameters that are frozen.
         recordings: graphs of the loss that `pyrodrop.compiled` keeps.
     """
 

@@ -62,16 +62,16 @@ class BernoulliMixture(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
         self.theta: float = check_theta(theta)
-        self.drop_rate = drop_rate
         if self._validate_args:
             check_drop_rate(drop_rate)
+        self.drop_rate, self._keep = drop_rate, 1 - drop_rate
         super().__init__(loc, event_dim=event_dim, per=per, units=units)
         check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
 
     @lazy_property
     def keep_rate(self) -> Tensor:
         """p = 1 - drop_rate, shape ``batch_shape + noise_shape``, to the precision of `loc` also near 0."""
-        return self._each(1 - self.drop_rate)
+        return self._each(self._keep)
 
     @property
     def lost_rate(self) -> Tensor:
@@ -186,15 +186,11 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
-        self.logit, self.drop_rate, self.theta = logit, torch.sigmoid(logit), 0.0
+        self.logit, self.theta = logit, 0.0
+        self.drop_rate, self._keep = torch.sigmoid(logit), torch.sigmoid(-logit)
         self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
         WeightDistribution.__init__(self, loc, event_dim=event_dim, per=per, units=units)
         check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
-
-    @lazy_property
-    def keep_rate(self) -> Tensor:
-        """p = sigmoid(-logit), shape ``batch_shape + noise_shape``."""
-        return self._each(torch.sigmoid(-self.logit))
 
     @property
     def noise_form(self) -> NoiseForm:

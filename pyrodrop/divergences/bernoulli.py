@@ -96,10 +96,7 @@ def _norm(q: BernoulliMixture) -> Tensor:
 
 
 def binary_entropy(p: Tensor, rest: Tensor) -> Tensor:
-    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise, with 1-p as `rest`; 0 for p = 0 and p = 1, NaN outside [0, 1].
-
-    At p = 1 in float32 the gradient is finite where 1-p is not rounded to 0.
-    """
+    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise, with 1-p as `rest`; 0 for p = 0 and p = 1, NaN outside [0, 1]."""
     return -(torch.xlogy(p, p) + torch.xlogy(rest, rest))
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pyro
 import torch
-from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from tqdm import tqdm
 
@@ -79,21 +78,6 @@ class ByPyro(Engine):
         self.update.clear()
 
 
-class _AsAtFirst(Messenger):
-    """Raises an error at a param site that the first call of a program did not have: no step would change the parameter."""
-
-    def __init__(self, sites: Collection[str]) -> None:
-        super().__init__()
-        self.sites = sites
-
-    def _pyro_param(self, site: Any) -> None:
-        if site["name"] not in self.sites and pyro_handlers()[-1] is not self:  # and no baseline of the loss object
-            raise RuntimeError(
-                f"the parameter {site['name']} is read by a later call of the program, and by the first was not, so that no "
-                "step would change it: read it in every call, or use pyrodrop.compile_svi, which trains it from there"
-            )
-
-
 class Session:
     """A training under way.
 
@@ -118,7 +102,6 @@ class Session:
     _fingerprint: dict[str, str]  # of the run before its first step
     engine: Engine
     _first: Engine
-    _sites: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, problem: Problem, settings: Settings) -> None:
         self.problem = problem
@@ -130,8 +113,6 @@ class Session:
         leaves = {name: parameter.unconstrained for name, parameter in self.loss.parameters.items()}
         self._begin(settings, leaves, rows, describe(problem.guide).split("(")[0])
         self._first = self.engine = ByPyro(self.loss.objective, self.optimizer, as_svi=problem.program)
-        if problem.program:
-            self._sites = _AsAtFirst(self.loss.sites)
         self.record = record(settings, problem, settings.seed)
         if self.loss.in_store:
             self.record["in_store"] = list(self.loss.in_store)
@@ -265,10 +246,22 @@ class Session:
 
     def advance(self, end: int) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
+        with pyro.poutine.infer_config(config_fn=self._check_site) if self.loss.sites else nullcontext():
+            self._advance(end)
+
+    def _check_site(self, site: Any) -> dict[str, Any]:
+        """Raise an error at a parameter that the first call of a program did not read, unless the loss object reads it."""
+        if site["type"] == "param" and site["name"] not in self.loss.sites and len(pyro_handlers()) > 1:
+            raise RuntimeError(
+                f"the parameter {site['name']} is read by a later call of the program, and by the first was not, so that no "
+                "step would change it: read it in every call, or use pyrodrop.compile_svi, which trains it from there"
+            )
+        return {}
+
+    def _advance(self, end: int) -> None:
         while self.done < end:
-            with self._sites:
-                if not self.engine.holds(self.done, self._changed()):
-                    self.engine = self._first
+            if not self.engine.holds(self.done, self._changed()):
+                self.engine = self._first
             first, until = self.done, self.engine.until(self.done, end)
             self.reserve(until)
             weights = [self.settings.kl_factor(n / self.rows.per_epoch) for n in range(first, until)]
@@ -277,8 +270,7 @@ class Session:
             column = torch.tensor(weights).to(self.history)
             self.history[first:until, ..., 2] = column.reshape(-1, *(1,) * len(self.replicates))
             try:
-                with self._sites:
-                    self.engine.advance(self.rows, until - first)
+                self.engine.advance(self.rows, until - first)
             finally:
                 if made := self.engine.made:
                     if first == 0:  # in the dtype of the loss, if that is more precise than float32
