@@ -49,11 +49,9 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
     keep, lost = q.over_units(q.keep_rate), q.over_units(q.lost_rate)
     loc, variance = _distinct(p.loc), _distinct(p.scale) ** 2
     squares = _distinct(keep) / (2 * variance) * (q.loc - p.loc) ** 2
-    if q.theta > 0:
-        ratio = q.theta**2 / variance
-        rest = lost * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
-    else:
-        rest = lost * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
+    ratio = q.theta**2 / variance
+    of_theta = ratio - 1 - ratio.log() if q.theta > 0 else torch.log(2 * math.pi * variance)
+    rest = lost * loc**2 / (2 * variance) + of_theta / 2
     return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
 
 

@@ -249,7 +249,7 @@ class Session:
         with pyro.poutine.infer_config(config_fn=self._check_site) if self.loss.sites else nullcontext():
             self._advance(end)
 
-    def _check_site(self, site: Any) -> dict[str, Any]:
+    def _check_site(self, site: Any) -> Any:
         """Raise an error at a parameter that the first call of a program did not read, unless the loss object reads it."""
         if site["type"] == "param" and site["name"] not in self.loss.sites and len(pyro_handlers()) > 1:
             raise RuntimeError(
