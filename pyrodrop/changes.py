@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -49,7 +49,7 @@ HOOKS = tuple(
     name for name in nn.Module().__dict__ if name.endswith("_hooks") and ("forward" in name or "backward" in name)
 )
 _STATE = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")  # of a parameter
-_MODE = itemgetter("training")
+_MODE = attrgetter("training")  # of a module: a compiled one has that of the module within
 STAYS = "stays_in_training"  # attribute of a module whose mode does not change: a dropout of a network that was read
 _PACKAGES = str(Path(torch.__file__).parents[1])
 _ABSENT = object()
@@ -84,9 +84,9 @@ class Flags:
         once = {id(value): (name, value) for name, value in [*named, *(parameters or {}).items()]}
         self.parameters: dict[str, Tensor] = dict(once.values())
         self._values = [value for *_, value in entries]  # for their ids
-        self._dicts = [module.__dict__ for module in modules.values()]
-        self._tables: list[dict[str, Any]] = [of[table] for of in self._dicts for table in TABLES]
-        self._hooks = [of[hooks] for of in self._dicts for hooks in HOOKS]
+        self._modules = list(modules.values())
+        self._tables: list[dict[str, Any]] = [of.__dict__[table] for of in self._modules for table in TABLES]
+        self._hooks = [of.__dict__[hooks] for of in self._modules for hooks in HOOKS]
         self._names: tuple[list[str], ...] = (
             [name for _, name, _ in entries],
             [f"requires_grad or a hook of {name}" for name in self.parameters],
@@ -109,7 +109,7 @@ class Flags:
     def _now(self) -> tuple[list[Any], ...]:
         objects = map(id, chain.from_iterable(map(dict.values, self._tables)))
         hooks = map(tuple, filter(None, self._hooks))
-        return list(objects), list(map(_STATE, self.parameters.values())), list(hooks), list(map(_MODE, self._dicts))
+        return list(objects), list(map(_STATE, self.parameters.values())), list(hooks), list(map(_MODE, self._modules))
 
 
 def has_hooks(parameter: Tensor) -> bool:

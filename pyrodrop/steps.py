@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -268,6 +268,7 @@ class Loss:
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none.
         in_store: names of the parameters in Pyro's global store that belong to no module of model or guide.
+        sites: names of all param sites of a call of a program, also of parameters that are frozen.
         recordings: graphs of the loss that `pyrodrop.compiled` keeps.
     """
 
@@ -276,6 +277,7 @@ class Loss:
     moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
     in_store: Sequence[str] = ()
+    sites: Collection[str] = ()
     recordings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -62,17 +62,25 @@ class BernoulliMixture(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
         self.theta: float = check_theta(theta)
-        self.drop_rate = drop_rate
         if self._validate_args:
             check_drop_rate(drop_rate)
+        self.drop_rate, self._keep = drop_rate, 1 - drop_rate
         super().__init__(loc, event_dim=event_dim, per=per, units=units)
         check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
 
     @lazy_property
     def keep_rate(self) -> Tensor:
-        """p = 1 - drop_rate, shape ``batch_shape + noise_shape``."""
-        keep = 1 - torch.as_tensor(self.drop_rate, dtype=self.loc.dtype, device=self.loc.device)
-        return keep.expand(self.batch_shape + self.noise_shape)
+        """p = 1 - drop_rate, shape ``batch_shape + noise_shape``, to the precision of `loc` also near 0."""
+        return self._each(self._keep)
+
+    @property
+    def lost_rate(self) -> Tensor:
+        """1 - p, of the same shape, to the precision of `loc` also near 0."""
+        return self._each(self.drop_rate)
+
+    def _each(self, rate: float | Tensor) -> Tensor:
+        rate = torch.as_tensor(rate, dtype=self.loc.dtype, device=self.loc.device)
+        return rate.expand(self.batch_shape + self.noise_shape)
 
     @property
     def mean(self) -> Tensor:
@@ -81,8 +89,7 @@ class BernoulliMixture(WeightDistribution):
 
     @property
     def variance(self) -> Tensor:
-        keep = self.over_units(self.keep_rate)
-        return keep * (1 - keep) * self.loc**2 + self.theta**2
+        return self.over_units(self.keep_rate * self.lost_rate) * self.loc**2 + self.theta**2
 
     @property
     def noise_form(self) -> NoiseForm:
@@ -121,7 +128,7 @@ class BernoulliMixture(WeightDistribution):
         For theta = 0, the log probability is that of the mask if `value` has an attribute ``mask``. Otherwise each column of
         `value` is compared with the two atoms, and the result is minus infinity if a column equals neither.
         """
-        keep, drop = self.keep_rate.log(), torch.log1p(-self.keep_rate)
+        keep, drop = self.keep_rate.log(), self.lost_rate.log()
         if self.theta > 0:
             scale = 2 * self.theta**2
             kept = keep - self.sum_units((value - self.loc) ** 2) / scale
@@ -179,7 +186,8 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
-        self.logit, self.drop_rate, self.theta = logit, torch.sigmoid(logit), 0.0
+        self.logit, self.theta = logit, 0.0
+        self.drop_rate, self._keep = torch.sigmoid(logit), torch.sigmoid(-logit)
         self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
         WeightDistribution.__init__(self, loc, event_dim=event_dim, per=per, units=units)
         check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
@@ -214,4 +222,4 @@ class RelaxedBernoulliMixture(BernoulliMixture):
             raise NotImplementedError(
                 "a relaxed mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
             )
-        return self.total(mask * self.keep_rate.log() + (1 - mask) * torch.log1p(-self.keep_rate))
+        return self.total(mask * self.keep_rate.log() + (1 - mask) * self.lost_rate.log())

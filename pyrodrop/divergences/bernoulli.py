@@ -46,13 +46,12 @@ def _tag(q: BernoulliMixture, p: object) -> Convention:
 
 @pair(BernoulliMixture, Normal, _tag)
 def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
-    keep, loc, variance = q.over_units(q.keep_rate), _distinct(p.loc), _distinct(p.scale) ** 2
+    keep, lost = q.over_units(q.keep_rate), q.over_units(q.lost_rate)
+    loc, variance = _distinct(p.loc), _distinct(p.scale) ** 2
     squares = _distinct(keep) / (2 * variance) * (q.loc - p.loc) ** 2
-    if q.theta > 0:
-        ratio = q.theta**2 / variance
-        rest = (1 - keep) * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
-    else:
-        rest = (1 - keep) * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
+    ratio = q.theta**2 / variance
+    of_theta = ratio - 1 - ratio.log() if q.theta > 0 else torch.log(2 * math.pi * variance)
+    rest = lost * loc**2 / (2 * variance) + of_theta / 2
     return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
 
 
@@ -83,7 +82,7 @@ refuse(BernoulliMixture, PooledNormal, _NO_SCALE)
 
 def information(q: BernoulliMixture) -> Tensor:
     """Mutual information of weight and mask, H(p_k) - h(p_k, d_k) in nats, ``[..., *noise_shape]``; h is 0 at theta = 0."""
-    entropy = binary_entropy(q.keep_rate)
+    entropy = binary_entropy(q.keep_rate, q.lost_rate)
     return entropy - lost_entropy(q.keep_rate, _norm(q) / q.theta) if q.theta > 0 else entropy
 
 
@@ -94,9 +93,9 @@ def _norm(q: BernoulliMixture) -> Tensor:
     return torch.where(zero, square.new_zeros(()), torch.where(zero, square.new_ones(()), square).sqrt())
 
 
-def binary_entropy(p: Tensor) -> Tensor:
-    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise; 0 for p = 0 and p = 1, NaN outside [0, 1]."""
-    return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+def binary_entropy(p: Tensor, rest: Tensor) -> Tensor:
+    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise, with 1-p as `rest`; 0 for p = 0 and p = 1, NaN outside [0, 1]."""
+    return -(torch.xlogy(p, p) + torch.xlogy(rest, rest))
 
 
 # Step and range of the trapezoidal rule in s ~ N(0, 1). The nearest singularities of the integrand, at u = +-i pi, give an

@@ -13,7 +13,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from pyrodrop.checks import Inputs, first_line, parts
+from pyrodrop.checks import Inputs, all_finite, first_line, parts
 from pyrodrop.data.columns import Columns, listed
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements
@@ -133,13 +133,16 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
 
 
 def check_values(network: nn.Module) -> None:
-    """Raise a ValueError if a tensor of a network, a model or a guide is on the meta device, without values."""
+    """Raise a ValueError if a tensor of a network, a model or a guide is on the meta device, without values, or if a
+    parameter has values that are NaN or infinite, as after a training that diverged."""
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if tensor.is_meta:
             raise ValueError(
                 f"the tensors of a network must have values; {name} of this {type(network).__name__} is on the meta device, "
                 "which has none: make the network outside of torch.device('meta'), or load its weights first"
             )
+        if isinstance(tensor, nn.Parameter) and tensor.is_floating_point():
+            all_finite(tensor.detach(), f"{name} of this {type(network).__name__}")
 
 
 def check_memory(network: nn.Module) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.checks import instance, shown
+from pyrodrop.checks import all_finite, instance, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.loader import read_for
 from pyrodrop.guides import ExactLastLayer, Point
@@ -74,9 +74,9 @@ def last_layer(net: nn.Module, data: Data | Iterable[Any]) -> Fit:
 
     Raises:
         TypeError: `net` is no module; x is not one tensor.
-        ValueError: the network does not return the output of a linear layer of one vector per row; y have missing values,
-            another shape, or do not vary; labels are out of range, from a loader, or there are more than 4,096 weights for
-            them; fewer than 3 rows.
+        ValueError: the network does not return the output of a linear layer of one vector per row, or the vector is not
+            finite; y have missing values, another shape, or do not vary; labels are out of range, from a loader, or there
+            are more than 4,096 weights for them; fewer than 3 rows.
 
     Example:
         >>> import torch, pyrodrop
@@ -95,6 +95,7 @@ def last_layer(net: nn.Module, data: Data | Iterable[Any]) -> Fit:
     def at(x: Any) -> tuple[Tensor, str, str | None, Tensor]:
         x = x if inputs is None else inputs(x)
         phi, name, bias, outputs = _last(net, x.to(device) if isinstance(x, Tensor) else x)
+        all_finite(phi, "the inputs of the last layer of net")
         return phi.detach().double().cpu(), name, bias, outputs.detach().cpu()
 
     phi, name, bias, outputs = at(data.x)

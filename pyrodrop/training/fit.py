@@ -119,8 +119,8 @@ def fit(
         TypeError: an unknown argument, or one of the wrong kind.
         ValueError: before the first step, what cannot be trained with, such as a guide of another model, a checkpoint of
             another run; later, a schedule that is negative, NaN or infinite.
-        RuntimeError: the first step changes no parameter; the call is inside of ``torch.autocast``
-            or a handler of Pyro (`pyrodrop.threads`).
+        RuntimeError: the first step changes no parameter; a later call of a program reads a parameter that the first did
+            not; the call is inside of ``torch.autocast`` or a handler of Pyro (`pyrodrop.threads`).
         FloatingPointError: the loss or a parameter is no longer finite; the message says where, and what to continue from.
         OSError: the checkpoint cannot be read or written.
 

@@ -239,7 +239,7 @@ class Problem:
                 self._call(kind, other)
         in_modules = {id(p) for part in programs if isinstance(part, nn.Module) for p in part.parameters()}
         in_store = [name for name, parameter in parameters.items() if id(parameter.unconstrained) not in in_modules]
-        return Loss(kind, trained, moving, look.changes, in_store)
+        return Loss(kind, trained, moving, look.changes, in_store, {*capture.trace.nodes} if self.program else ())
 
     def loss_like(self, other: Problem, loss: Loss) -> Loss:
         """The loss of this problem, whose modules have the same parameters and buffers as another problem's."""

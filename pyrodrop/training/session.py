@@ -11,6 +11,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import denormals_flushed, random_states, set_random_states
 from pyrodrop.files import check_writable, read_tensors, under, write_tensors
 from pyrodrop.models.network import NetworkModel
-from pyrodrop.private_apis import StoreAsItIs, without_compiler
+from pyrodrop.private_apis import StoreAsItIs, pyro_handlers, without_compiler
 from pyrodrop.steps import Arguments, Engine, Loss, Objective, OfPyro, Plan, Update, does_more
 from pyrodrop.training.checkpoint import Checkpoint, as_tensor, check_same, fingerprint, record
 from pyrodrop.training.problem import Problem, describe
@@ -245,6 +246,19 @@ class Session:
 
     def advance(self, end: int) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
+        with pyro.poutine.infer_config(config_fn=self._check_site) if self.loss.sites else nullcontext():
+            self._advance(end)
+
+    def _check_site(self, site: Any) -> Any:
+        """Raise an error at a parameter that the first call of a program did not read, unless the loss object reads it."""
+        if site["type"] == "param" and site["name"] not in self.loss.sites and len(pyro_handlers()) > 1:
+            raise RuntimeError(
+                f"the parameter {site['name']} is read by a later call of the program, and by the first was not, so that no "
+                "step would change it: read it in every call, or use pyrodrop.compile_svi, which trains it from there"
+            )
+        return {}
+
+    def _advance(self, end: int) -> None:
         while self.done < end:
             if not self.engine.holds(self.done, self._changed()):
                 self.engine = self._first

@@ -50,6 +50,7 @@ SHIPPED = Path(__file__).parent / "posteriors"
 HASHES = SHIPPED / "SHA256SUMS"
 THRESHOLD = 3.0
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+_SPARSE = {"places": 1, "values": 0}  # of a tensor; where one is missing, sizes that differ stand for it
 _X, _Y = 2**28, 2**24  # elements that may be made in place of training data, more than any entry has
 
 Trained = Fit | Replicates | Sampled
@@ -170,7 +171,7 @@ def _unpacked(path: Path, tensors: Mapping[str, Tensor], shapes: Mapping[str, to
     whole = {name: value for name, value in tensors.items() if ":" not in name}
     for name in {name.partition(":")[0] for name in tensors.keys() - whole.keys()}:
         shape = shapes.get(name, torch.Size([0]))
-        places, values = (tensors.get(f"{name}:{kind}", torch.zeros(0)) for kind in ("places", "values"))
+        places, values = (tensors.get(f"{name}:{kind}", torch.full((size,), -1)) for kind, size in _SPARSE.items())
         if places.shape != values.shape or not bool(((places >= 0) & (places < shape.numel())).all()):
             raise Failed(f"{path} is damaged: {name} must have as many places as values, all within {list(shape)}")
         whole[name] = values.new_zeros(shape.numel()).index_put((places.long(),), values).reshape(shape)

@@ -112,6 +112,19 @@ def test_weights_of_16_bits_are_refused() -> None:
         brought(nn.Sequential(nn.Linear(4, 4)).to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_network_whose_training_diverged_is_refused(value: float) -> None:
+    """In a model, by its weights; `last_layer` also where finite weights give features that are not finite."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4))
+    with torch.no_grad():
+        net[0].weight[1, 2] = value
+    with pytest.raises(ValueError, match=r"0.weight of this Sequential must be finite; got 1 NaN .* index \[1, 2\]"):
+        brought(net)
+    steep = nn.Sequential(nn.Linear(4, 3), nn.Threshold(1e9, value), nn.Linear(3, 4))
+    with pytest.raises(ValueError, match="the inputs of the last layer of net must be finite"):
+        pyrodrop.last_layer(steep, (X, Y))
+
+
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(TypeError, match="scripted, compiled"):

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from torch.distributions import kl_divergence
 
-from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.divergences import (
     ATOMS,
     EXACT,
@@ -88,12 +88,32 @@ def test_lost_entropy_is_the_integral_that_defines_it(p: float, d: float) -> Non
 
 def test_lost_entropy_runs_from_all_to_nothing() -> None:
     p = torch.tensor([0.5, 0.2, 1.0])
-    torch.testing.assert_close(lost_entropy(p, torch.zeros(3)), binary_entropy(p), atol=1e-13, rtol=0)
+    torch.testing.assert_close(lost_entropy(p, torch.zeros(3)), binary_entropy(p, 1 - p), atol=1e-13, rtol=0)
     torch.testing.assert_close(lost_entropy(p, torch.full((3,), 1e6)), torch.zeros(3))
     single = lost_entropy(
         torch.tensor([0.5, 0.9], dtype=torch.float32), torch.tensor([300.0, 20.0], dtype=torch.float32)
     )
     assert bool(torch.isfinite(single).all())
+
+
+@pytest.mark.parametrize("logit", [-40.0, -20.0, 14.0, 20.0])
+def test_in_single_precision_a_rate_near_0_or_1_is_that_of_double_precision(logit: float) -> None:
+    """1 - 1e-6 in float32 is 1.3 % off as 1 - p, and at 1 - 1e-9 it is 0, and the gradient NaN."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        start, loc = torch.tensor(logit, dtype=dtype, requires_grad=True), torch.ones(2, 3, dtype=dtype)
+        relaxed = RelaxedBernoulliMixture(loc, start)
+        value = kl_divergence(relaxed, Gaussian(scale=0.5).expand(2, 3, like=loc))
+        fixed = BernoulliMixture(loc, 1 / (1 + math.exp(-logit)))
+        number = kl_divergence(fixed, Gaussian(scale=0.5).expand(2, 3, like=loc))
+        moments = torch.stack([fixed.mean, fixed.variance, relaxed.mean, relaxed.variance]).detach()
+        found.append(torch.stack([value, number, *torch.autograd.grad(value, start)]).detach().double())
+        found.append(moments.flatten().double())
+    want = found[2:]
+    p = 1 / (1 + math.exp(logit))
+    assert float(want[1][0]) == pytest.approx(p, rel=1e-9)
+    torch.testing.assert_close(found[0], want[0], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found[1], want[1], rtol=1e-5, atol=1e-20)
 
 
 def test_mixture_divergence_has_its_gradient() -> None:

@@ -88,6 +88,53 @@ def test_a_parameter_that_the_optimiser_does_not_have_is_an_error(engine: str) -
         fitted(engine, replace)
 
 
+class Late:
+    on = False
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_parameter_that_only_later_calls_of_a_program_read_is_an_error(engine: str) -> None:
+    """`SVI` trains it from there; here no step would, also where it is in the store from before."""
+
+    def model(y: Tensor) -> None:
+        shift = pyro.param("late", torch.zeros(())) if Late.on else 0.0
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mean + shift, 1.0), obs=y)
+
+    def switch(*_: Any) -> None:
+        Late.on = True
+
+    switch.every = 10  # type: ignore[attr-defined]
+    pyro.clear_param_store()
+    pyro.param("late", torch.ones(()))
+    Late.on, guide = False, AutoNormal(model)
+    options: Any = {"steps": 40, "lr": 0.01, "engine": engine, "progress": False, "after_epoch": switch}
+    with pytest.raises(RuntimeError, match="the parameter late is read by a later call"):
+        pyrodrop.fit(model, guide, {"y": Y[:, 0]}, **options)
+
+
+def test_a_compiled_network_of_a_program_is_trained_as_it_is() -> None:
+    losses = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        pyro.clear_param_store()
+        plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        network = torch.compile(plain, backend="eager") if compiled else plain
+
+        def model(x: Tensor, y: Tensor, network: Any = network) -> None:
+            pyro.module("network", network)
+            with pyro.plate("rows", len(x)):
+                pyro.sample("y", dist.Normal(network(x)[:, 0], 1.0), obs=y)
+
+        run = pyrodrop.fit(model, lambda x, y: None, {"x": X, "y": Y[:, 0]}, steps=5, lr=0.01, progress=False)
+        plain.eval()
+        want = dist.Normal(plain(X)[:, 0], 1.0).log_prob(Y[:, 0]).sum()
+        assert run.elbo(2).value == pytest.approx(float(want), rel=1e-5)
+        losses.append(run.losses)
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-5)
+
+
 class Scaled(torch.autograd.Function):
     """Passes its argument on, and a multiple of its gradient."""
 

@@ -190,6 +190,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
         (lambda t, a: places(t).fill_(10**6), "as many places as values, all within"),
         (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "as many places as values, all within"),
+        (lambda t, a: [t.pop(n) for n in [*t] if n.endswith((":places", ":values"))], "as many places as values"),
         (lambda t, a: t["data.0.targets.scale"].fill_(-1), "positive"),
     ],
 )  # fmt: skip
