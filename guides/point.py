@@ -7,7 +7,7 @@ from pyro.distributions import TorchDistribution
 
 from pyrodrop.checks import HasWeights
 from pyrodrop.distributions import BernoulliMixture
-from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.guide import Guide, check_shapes
 from pyrodrop.modules import ParameterTree
 
 
@@ -63,10 +63,8 @@ class Point(Guide):
         """
         point = cls(model)
         means = guide.mean()
-        shapes = {name: tuple(mean.shape) for name, mean in means.items()}
-        expected = {name: tuple(point.loc[name].shape) for name in point.sites}
-        if shapes != expected:
-            raise ValueError(f"guide must be a guide of this model, with weights of shapes {expected}; got {shapes}")
+        want = {name: point.shapes[name] for name in point.sites}
+        check_shapes({name: mean.shape for name, mean in means.items()}, want, "a guide of another model")
         with torch.no_grad():
             for name, mean in means.items():
                 point.loc[name].copy_(mean)

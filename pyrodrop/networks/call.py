@@ -28,21 +28,18 @@ def call(
     names: Mapping[str, tuple[str, ...]],
     x: Inputs,
     output: Output | None = None,
-    *,
-    attends: bool = False,
-    recurs: bool = False,
 ) -> Tensor:
     """The network's output at x.
+
+    The fast path of PyTorch's attention layers, which supports neither function transforms nor lazy weights, is disabled.
+    For recurrent layers TensorFloat-32, their default, is disabled, and with gradients cuDNN, too: it computes gradients
+    only in training mode, in which the layers draw masks.
 
     Args:
         network: a module whose parameters are buffers (`sites.freeze`). Buffers that `values` omits keep their value.
         names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
         output: function from the value that the network returns to a tensor; None for a network that returns a tensor.
-        attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
-            and lazy weights, so it is disabled.
-        recurs: whether it has PyTorch's recurrent layers. TensorFloat-32, their default, is disabled. With gradients, cuDNN
-            is disabled, too: it computes gradients only in training mode, in which the layers draw masks.
 
     Raises:
         Unfit: `output` fails, or the result is not a single tensor.
@@ -50,6 +47,9 @@ def call(
     """
     gradients, (args, kwargs) = torch.is_grad_enabled(), arguments(x)
     named = {name: value for first, value in values.items() for name in names[first]}
+    attends, recurs = (
+        any(isinstance(m, kind) for m in network.modules()) for kind in (nn.MultiheadAttention, nn.RNNBase)
+    )
     with (
         torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
         _cudnn(enabled=not gradients) if recurs else nullcontext(),
@@ -139,10 +139,8 @@ def for_each(
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 return torch.vmap(call, randomness=randomness)(dict(weights))
-        except (
-            RuntimeError
-        ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
-            pass
+        except RuntimeError:
+            pass  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
     count = len(next(iter(weights.values())))
     return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
 

@@ -167,9 +167,8 @@ class Trial:
         values = self.weights if weights is None else weights
         try:
             with self.restored(training=training), torch.set_grad_enabled(gradients), self.watching() as seen:
-                leaves = {
-                    name: nn.Parameter(value.detach(), gradients) for name, value in values.items()
-                }  # also within vmap
+                # also within vmap
+                leaves = {name: nn.Parameter(value.detach(), gradients) for name, value in values.items()}
                 probes = {name: _Probe(name, leaf) for name, leaf in leaves.items()} if probing else {}
                 versions = {name: value._version for name, value in values.items()}
                 y = self.run(leaves | {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}, x)

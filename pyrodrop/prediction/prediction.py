@@ -25,7 +25,7 @@ from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Real, checked, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import check_support, elements
+from pyrodrop.likelihoods import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 
@@ -198,11 +198,7 @@ class Prediction:
     def aligned(self, y: Any) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
         y = check_finite("y", without_graph(tensor_of(y, "y"), "y").to(self.f.device))
-        want = self.distribution.batch_shape[1:] + self.distribution.event_shape
-        if y.dim() == 1 and want == (len(y), 1):
-            y = y[:, None]
-        if y.shape != want:
-            raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
+        y = aligned(y, per_row(self.distribution, 2))
         of_element = elements(self.distribution)
         if isinstance(of_element, Categorical):
             y = labels(y)

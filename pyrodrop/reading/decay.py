@@ -18,7 +18,6 @@ loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), App
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -75,8 +74,3 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
             )
         return float(precision) * num_data * terms / 2
     return float(num_data * terms) if loss == "mean_nll" else 1.0
-
-
-def prior_scale(c: float, decay: float, keep_rate: float) -> float:
-    """sigma = 1 / sqrt(c decay p)."""
-    return 1 / math.sqrt(c * decay * keep_rate)

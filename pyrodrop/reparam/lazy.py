@@ -125,15 +125,11 @@ class LazyWeight(torch.Tensor):
             and {axis % 2 for axis in args[1:]} in (set(), {0, 1})
         ):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
-        for weight in lazy:
-            if weight.drawn:
-                continue
-            at = recognise(func, args, kwargs, weight)
-            if at is not None:
-                # a product of two weights has no rows
-                at = None if isinstance(at.x, LazyWeight) else weight.distribution.place(at)
-            if at is not None:
-                return weight._map(at)
+        for weight in (weight for weight in lazy if not weight.drawn):
+            at = recognise(func, args, kwargs, weight)  # of which a product of two weights has no rows
+            placed = None if at is None or isinstance(at.x, LazyWeight) else weight.distribution.place(at)
+            if placed is not None:
+                return weight._map(placed)
         plain, named = over_tensors(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
         return func(*plain, **named)
 

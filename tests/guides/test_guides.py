@@ -122,7 +122,7 @@ def test_every_guide_and_prior_is_in_the_lists_above() -> None:
     exported = {c for c in map(vars(guides).get, guides.__all__) if isinstance(c, type)}
     model = small_model()
     listed = {type(make(model)) for make in GUIDES.values()}
-    assert exported - {guides.Guide, guides.Pruned, guides.RateKind} == listed
+    assert exported - {guides.Guide, guides.RateKind} == listed
     made = {type(prior) for prior in PRIORS.values()} - {Heavy}
     assert {c for c in map(vars(priors).get, priors.__all__) if isinstance(c, type)} - NOT_PRIORS == made
 
