@@ -41,13 +41,11 @@ class FromNoise(Guide):
                 "a regularizer replaces the KL divergence from a fixed prior, but here the prior's scales are latent "
                 f"(for {', '.join(map(repr, self.hyper_sites))}): use a prior without hyperparameters"
             )
-        self.g: Callable[[Tensor, Tensor], Tensor] = g
-        self.noise: Callable[[Tensor], TorchDistribution] = noise
-        self.regularizer: Callable[[Tensor], Tensor] = regularizer
+        self.functions = (g, noise, regularizer)
         self.loc: ParameterTree = ParameterTree(model.weight_sites())
 
     def posterior(self, name: str) -> TorchDistribution:
-        return Pushforward(self.loc[name], self.g, self.noise, self.regularizer)
+        return Pushforward(self.loc[name], *self.functions)
 
 
 def from_noise(

@@ -369,9 +369,10 @@ class NetworkModel(Part, LocalModule):
             return self._draw(weights, x)
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
-        at_once = self.batches_weights and not self._moves()
+        # not where a call updates running statistics
+        by_vmap = self.batches_weights and not (self._moving and any(map(mode_changes, self.network.modules())))
         output = for_each(
-            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda one: self._draw({**weights, **one}, x), flat, mapped=by_vmap, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
@@ -389,11 +390,6 @@ class NetworkModel(Part, LocalModule):
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self.parameter_names, x, self.output)
-
-    def _moves(self) -> bool:
-        """Whether a call updates running statistics."""
-        network: nn.Module = self.network
-        return bool(self._moving) and any(mode_changes(module) for module in network.modules())
 
     def _trial(self) -> Trial:
         """Calls of the network with its present weights, which change nothing."""

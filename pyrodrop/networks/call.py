@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
 
+_CUDNN, _ATTENTION = torch.backends.cudnn, torch.backends.mha
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
 
@@ -52,8 +54,9 @@ def call(
     )
     with (
         torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
-        _cudnn(enabled=not gradients) if recurs else nullcontext(),
-        _ordinary_attention() if attends else nullcontext(),
+        products_of_float32() if recurs else nullcontext(),
+        _off(lambda: _CUDNN.enabled, partial(setattr, _CUDNN, "enabled")) if recurs and gradients else nullcontext(),
+        _off(_ATTENTION.get_fastpath_enabled, _ATTENTION.set_fastpath_enabled) if attends else nullcontext(),
     ):
         return taken(functional_call(network, named, args, kwargs, tie_weights=False), output)
 
@@ -97,26 +100,14 @@ RECOMPUTES = (
 
 
 @contextmanager
-def _cudnn(*, enabled: bool) -> Iterator[None]:
-    """Disable TensorFloat-32 within the block, and cuDNN unless `enabled`; no effect without a GPU."""
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = before and enabled
-    try:
-        with products_of_float32():
-            yield
-    finally:
-        torch.backends.cudnn.enabled = before
-
-
-@contextmanager
-def _ordinary_attention() -> Iterator[None]:
-    """Disable the fast path of PyTorch's attention layers within the block."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+def _off(get: Callable[[], bool], put: Callable[[bool], None]) -> Iterator[None]:
+    """Switch a setting of PyTorch off within the block."""
+    before = get()
+    put(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        put(before)
 
 
 def for_each(

@@ -91,7 +91,7 @@ class Dropout:
     shape: torch.Size
     layout: Layout
     weight: str | None = None
-    units: InputUnits | None = None
+    units: InputUnits = InputUnits(None)  # noqa: RUF009
 
 
 class Dropouts(nn.Module):

@@ -76,11 +76,9 @@ class Draws:
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of one draw, as tensors or lazy weights, from its noise."""
-        weights = dict(self.fixed)
-        for name, value in noise.items():
-            q = self.distributions.get(name)
-            weights[name] = value if q is None else LazyWeight(LazyDistribution(q, SharedNoise(value), name))
-        return weights
+        q = self.distributions
+        lazy = {n: LazyWeight(LazyDistribution(q[n], SharedNoise(value), n)) for n, value in noise.items() if n in q}
+        return {**self.fixed, **noise, **lazy}
 
     def whole(self) -> dict[str, Tensor]:
         """The weights and masks that differ between draws, ``[T, ...]`` by site or name."""

@@ -60,9 +60,7 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
     distribution = likelihood(output, Standardize())
     terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian
-    if loss is None:
-        loss = "mse" if plain else "mean_nll"
-    one_of(loss, Loss, "loss")
+    loss = one_of(loss, Loss, "loss") if loss is not None else "mse" if plain else "mean_nll"
     if loss == "mse":
         if not plain:
             raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")

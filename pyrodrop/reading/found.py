@@ -20,7 +20,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout
-from pyrodrop.networks.trial import Look, Properties, Trial, close, running
+from pyrodrop.networks.trial import Look, Trial, close, running
 from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -43,11 +43,6 @@ class Passes(Trial):
         found: properties of the network in the modes that `stays` has now.
     """
 
-    dropouts: list[Dropout]
-    calls: list[DropoutCall]
-    times: list[int]
-    uses: dict[str, list[int]]
-    found: Properties
     draws = (
         "the network draws random numbers that are not masks of dropout: put that module in evaluation mode, or draw "
         "masks by torch.bernoulli with one rate"

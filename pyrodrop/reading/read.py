@@ -270,7 +270,6 @@ def _check_reading(
         if call.weight is None:
             noise[call.name] = mask
         else:
-            assert call.units is not None
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -330,7 +329,6 @@ def _where(call: Dropout) -> str:
 def _read_as(call: Dropout) -> str:
     if call.weight is None:
         return "noise of the function"
-    assert call.units is not None
     units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
     return f"{call.shape.numel()} {blocks}{units} of {call.weight}"

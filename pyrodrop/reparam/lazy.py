@@ -177,7 +177,7 @@ class LazyDistribution(TorchDistribution):
         self.examples: int | None = 0
         self.pushed: bool = False  # whether noise was pushed through a map
         self.learns: bool = torch.is_grad_enabled()
-        self._divergences: list[tuple[LazyDistribution, Tensor]] = []
+        self._divergences: dict[LazyDistribution, Tensor] = {}
         super().__init__(base.batch_shape, base.event_shape, False)
 
     def place(self, at: LinearMap) -> LinearMap | None:
@@ -249,12 +249,9 @@ class LazyDistribution(TorchDistribution):
 
     def divergence(self, prior: LazyDistribution) -> Tensor:
         """KL divergence of the weight's distribution from a prior, computed once."""
-        for known, kl in self._divergences:
-            if known is prior:
-                return kl
-        kl = divergence(self.base, prior.base, lambda: self.base.rsample())
-        self._divergences.append((prior, kl))
-        return kl
+        if prior not in self._divergences:
+            self._divergences[prior] = divergence(self.base, prior.base, lambda: self.base.rsample())
+        return self._divergences[prior]
 
 
 @register_kl(LazyDistribution, LazyDistribution)

@@ -119,9 +119,6 @@ REFUSED: Table = {
     "guides.bounds": [
         (lambda: sparse().keep_mask(9.0), r"threshold is a bound on log alpha, which lies in \[-8, 8\]; got 9"),
     ],
-    "guides.Point.average": [
-        (lambda: guides.Point.average(PLAIN, guides.MeanField(model(4, 1, bias_prior=None))), r"guide must be a guide"),
-    ],
     "guides.makers": [
         (lambda: guides.Ensemble(PLAIN, lambda of: None, 2), "guide must return a Guide, .*got"),
     ],
