@@ -84,7 +84,6 @@ class NetworkModel(Part, LocalModule):
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
-    output: Output | None = None
     _randomness: Literal["error", "different"] = "error"  # of `torch.vmap` over weights
 
     def __init__(
@@ -116,8 +115,7 @@ class NetworkModel(Part, LocalModule):
         self.network = network
         self._set_initial({n: self.priors[n].initial(value) for n, value in self.weight_sites().items()})
         self.likelihood = likelihood
-        if output is not None:
-            self.output = check_function(output)
+        self.output: Output | None = None if output is None else check_function(output)
         self.in_features = in_features
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()

@@ -48,11 +48,9 @@ def _tag(q: BernoulliMixture, p: object) -> Convention:
 def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
     keep, loc, variance = q.over_units(q.keep_rate), _distinct(p.loc), _distinct(p.scale) ** 2
     squares = _distinct(keep) / (2 * variance) * (q.loc - p.loc) ** 2
-    if q.theta > 0:
-        ratio = q.theta**2 / variance
-        rest = (1 - keep) * loc**2 / (2 * variance) + (ratio - 1 - ratio.log()) / 2
-    else:
-        rest = (1 - keep) * loc**2 / (2 * variance) + torch.log(2 * math.pi * variance) / 2
+    ratio = q.theta**2 / variance
+    of_components = ratio - 1 - ratio.log() if q.theta > 0 else torch.log(2 * math.pi * variance)
+    rest = (1 - keep) * loc**2 / (2 * variance) + of_components / 2
     return q.total_weights(squares) + _total_of_equal(q, rest) - q.total(information(q))
 
 

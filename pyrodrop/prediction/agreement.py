@@ -137,10 +137,8 @@ def _check_observed(name: str, value: Any, fn: Any, args: tuple[Any, ...]) -> No
     time = -len(inner.event_shape)  # the axis whose length is open in a hidden Markov model without duration
     if markov and getattr(inner, "duration", None) is None and len(got) >= -time:
         shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
-    if got == shape:
-        return
     lacks = len(shape) < len(got) and got[len(got) - len(shape) :] == shape
-    if lacks and (not shape or shape[0] != got[0]):  # else its axis may be that of the rows
+    if got == shape or (lacks and (not shape or shape[0] != got[0])):  # else its axis may be that of the rows
         return
     raise ValueError(
         f"y must have the shape of its distribution, and is never broadcast: the model's site {name!r} has batch and event "

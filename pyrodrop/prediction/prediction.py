@@ -58,9 +58,8 @@ class Prediction:
             raise TypeError(f"f must be samples of the function, a tensor [S, N, ...]; got {shown(self.f)}")
         shape = getattr(self.distribution, "batch_shape", None)
         if shape is None or len(shape) < 2 or shape[1] != self.f.shape[1] or shape[0] not in (1, len(self.f)):
-            got = shown(self.distribution)
-            if shape is not None:
-                got = f"a {type(self.distribution).__name__} of batch shape {list(shape)}"
+            kind = type(self.distribution).__name__
+            got = shown(self.distribution) if shape is None else f"a {kind} of batch shape {list(shape)}"
             raise ValueError(
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"

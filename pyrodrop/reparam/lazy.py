@@ -186,9 +186,8 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        placed: LinearMap | None = at
-        if not self.strategy.one_weight:
-            placed = None if self.examples is None else at.at_examples(self.examples)
+        of_examples = None if self.examples is None else at.at_examples(self.examples)
+        placed = at if self.strategy.one_weight else of_examples
         if is_constant(self.base):
             return placed if isinstance(at.bias, LazyWeight) else at
         if placed is None or not self.strategy.pushes(self.base, placed):
