@@ -66,12 +66,14 @@ class LocalReparam(LazyReparam):
 
 def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
     """f(x, W) with an independent W per example, by sampling the noise of the outputs; without bias."""
-    loc, scales, x = form.loc(), form.scales, at.x
+    loc = form.loc()
+    variance = None if form.variance is None else form.variance()
+    scales, x = form.scales, at.x
     if scales is not None:
         x = x * at.unit_noise(lambda shape: scales(shape, at.x.dtype))
     y = at.f(x, loc)
-    if form.variance is not None:
-        of_y = at.f(at.x**2, form.variance())
+    if variance is not None:
+        of_y = at.f(at.x**2, variance)
         # zeta is in the same order for all layouts of images, and the root differentiable where the variance is 0
         zeta = torch.randn_like(of_y, memory_format=torch.contiguous_format)
         y = y + torch.sqrt(of_y.clamp_min(torch.finfo(of_y.dtype).tiny)) * zeta
