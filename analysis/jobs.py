@@ -20,7 +20,6 @@ JOBS = {
     "concrete": "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)",
     "references": "exact posteriors of six small networks by sampling, and the distance of every guide from them",
     "peers": "other packages on the problems whose exact posterior is known: distances and core-seconds",
-    "solar": "solar irradiance in 5 years: an LSTM with dropout, persistence and ridge regression",
     "published": "published figures beside ours: which agree, and of each other one why not",
     "uci": "nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)",
 }

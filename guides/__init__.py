@@ -15,7 +15,7 @@ from pyrodrop.guides.log_normal_dropout import LogNormalDropout
 from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
-from pyrodrop.guides.sparse_dropout import ARDDropout, Pruned, SparseDropout
+from pyrodrop.guides.sparse_dropout import ARDDropout, SparseDropout
 from pyrodrop.guides.variational_dropout import VariationalDropout
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "LowRank",
     "MeanField",
     "Point",
-    "Pruned",
     "RateKind",
     "SparseDropout",
     "VariationalDropout",

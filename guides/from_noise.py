@@ -41,13 +41,11 @@ class FromNoise(Guide):
                 "a regularizer replaces the KL divergence from a fixed prior, but here the prior's scales are latent "
                 f"(for {', '.join(map(repr, self.hyper_sites))}): use a prior without hyperparameters"
             )
-        self.g: Callable[[Tensor, Tensor], Tensor] = g
-        self.noise: Callable[[Tensor], TorchDistribution] = noise
-        self.regularizer: Callable[[Tensor], Tensor] = regularizer
+        self.functions = (g, noise, regularizer)
         self.loc: ParameterTree = ParameterTree(model.weight_sites())
 
     def posterior(self, name: str) -> TorchDistribution:
-        return Pushforward(self.loc[name], self.g, self.noise, self.regularizer)
+        return Pushforward(self.loc[name], *self.functions)
 
 
 def from_noise(
@@ -83,7 +81,6 @@ class Pushforward(WeightDistribution):
             noise.
         noise: function of M that returns the distribution of the noise.
         regularizer: function of M that returns Reg(M), a number that replaces the KL divergence.
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
         ValueError: on sampling, if `g` returns a tensor that does not have the shape of the weight.
@@ -95,10 +92,8 @@ class Pushforward(WeightDistribution):
         g: Callable[[Tensor, Tensor], Tensor],
         noise: Callable[[Tensor], TorchDistribution],
         regularizer: Callable[[Tensor], Tensor],
-        *,
-        event_dim: int | None = None,
     ) -> None:
-        super().__init__(loc, event_dim=event_dim)
+        super().__init__(loc)
         self.g: Callable[[Tensor, Tensor], Tensor] = g
         self.noise: Callable[[Tensor], TorchDistribution] = noise
         self.regularizer: Callable[[Tensor], Tensor] = regularizer

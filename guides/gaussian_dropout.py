@@ -72,12 +72,10 @@ class GaussianDropout(Guide):
             raise ValueError(
                 f"Gaussian dropout takes alpha or drop_rate, one of them; got alpha={alpha} and drop_rate={drop_rate}"
             )
-        if drop_rate is not None:
-            rates = by_name(drop_rate, self.sites, "drop_rate")
-            alphas: dict[str, Any] = {name: alpha_of_rate(rate, name) for name, rate in rates.items()}
-        else:
-            assert alpha is not None
-            alphas = by_name(alpha, self.sites, "alpha")
+        setting: Any = (
+            by_name(drop_rate, self.sites, "drop_rate") if alpha is None else by_name(alpha, self.sites, "alpha")
+        )
+        alphas = {name: alpha_of_rate(rate, name) for name, rate in setting.items()} if alpha is None else setting
         what = "the variance of multiplicative noise, rate / (1 - rate) of a drop rate,"
         logs = [math.log(variance(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
         self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))

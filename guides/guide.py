@@ -73,12 +73,10 @@ class Guide(Part, LocalModule):
         self.sites: tuple[str, ...] = tuple(model.weight_sites())
         self.units: dict[str, InputUnits] = input_units(model)
         hyper = model.hyper_sites()
-        self.shapes: dict[str, tuple[int, ...]] = {
-            name: tuple(value.shape) for name, value in model.weight_sites().items()
-        }
         self.hyper_sites: dict[str, tuple[str, ...]] = {name: tuple(sites) for name, sites in hyper.items()}
         starts = {site: start for sites in hyper.values() for site, start in sites.items()}
-        self.shapes |= {site: tuple(start.shape) for site, start in starts.items()}
+        values = {**model.weight_sites(), **starts}
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(value.shape) for name, value in values.items()}
         self.hyper_loc: ParameterTree = ParameterTree({site: start.log() for site, start in starts.items()})
         self.hyper_log_scale: ParameterTree = ParameterTree(
             {site: torch.full_like(start, -2.0) for site, start in starts.items()}
@@ -110,7 +108,9 @@ class Guide(Part, LocalModule):
         """
         if not isinstance(self._modules.get("loc"), ParameterTree):
             raise TypeError(f"{type(self).__name__} has no means `loc` to reset: implement a method restart(model)")
-        check_same_weights(self, model)
+        check_model(model, f"a {type(self).__name__}")
+        want = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
+        check_shapes({name: self.shapes[name] for name in self.sites}, want, "a guide of another model")
         means: Any = self.loc
         with torch.no_grad():
             for name, value in model.weight_sites().items():
@@ -160,17 +160,19 @@ def check_model(model: Any, what: str) -> None:
         )
 
 
-def check_same_weights(guide: Guide, model: HasWeights) -> None:
-    """Raise a ValueError unless the weights of `model` have the names and shapes of those of `guide`."""
-    check_model(model, f"a {type(guide).__name__}")
-    shapes = {name: guide.shapes[name] for name in guide.sites}
-    others = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
-    if shapes != others:
-        names = [name for name in {**shapes, **others} if shapes.get(name) != others.get(name)]
-        raise ValueError(
-            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {shapes.get(names[0])}, "
-            f"the model of shape {others.get(names[0])}; got a guide of another model"
-        )
+def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
+    """Check that a guide has the sites of a model.
+
+    Raises:
+        ValueError: a name or shape differs.
+    """
+    for site in {**want, **shapes}:
+        expected, got = (f"has shape {list(of[site])}" if site in of else "does not exist" for of in (want, shapes))
+        if expected != got:
+            raise ValueError(
+                f"{name} must have the latent sites of the model, in which {site!r} {expected}; got {who}, in which it {got}"
+                ": make it with this model"
+            )
 
 
 def drop_rates(setting: float | Mapping[str, float], names: Iterable[str]) -> dict[str, float]:

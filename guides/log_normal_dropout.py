@@ -114,10 +114,9 @@ class CorrelatedLogNormal(CorrelatedNormal):
     """Weights whose columns are multiplied by one truncated log-normal scale per input unit.
 
     Args:
-        loc: M, shape ``batch_shape + event_shape``.
+        loc: M, of the shape of the weight.
         noise_loc, noise_log_scale: mu and ln sigma, tensors that broadcast to ``batch_shape + noise_shape``, limited to
             [-20, 0] and [-10, 5].
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
@@ -130,12 +129,11 @@ class CorrelatedLogNormal(CorrelatedNormal):
         noise_loc: Tensor,
         noise_log_scale: Tensor,
         *,
-        event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
         self.noise_loc: Tensor = _Projection.apply(noise_loc, LOW, HIGH)  # type: ignore[no-untyped-call]
         self.noise_log_scale: Tensor = _Projection.apply(noise_log_scale, *_LOG_SCALES)  # type: ignore[no-untyped-call]
-        WeightDistribution.__init__(self, loc, event_dim=event_dim, per="input", units=units)
+        WeightDistribution.__init__(self, loc, per="input", units=units)
 
     @property
     def mean(self) -> Tensor:

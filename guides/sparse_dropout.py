@@ -9,7 +9,7 @@ improper prior, with an error below 1e-10 nats per weight in float64.
 `ARDDropout` is this posterior for the proper prior ``priors.ARD("weight")``, variational dropout by automatic relevance
 determination. Under that prior its KL divergence is exactly sum_ij ln(1 + 1/alpha_ij) / 2.
 
-`Pruned` is the posterior after pruning,
+`SparseDropout.pruned` is the posterior after pruning,
 
     w_ij ~ q(w_ij)  if kept,   w_ij = 0 otherwise
 
@@ -18,7 +18,8 @@ for prediction only: it has atoms at 0, so it has no KL divergence from a prior 
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import copy
+from typing import Self
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -62,6 +63,7 @@ class SparseDropout(Guide):
     """
 
     log_alpha_range: tuple[float, float] = (-8.0, 8.0)
+    kept: dict[str, Tensor] | None = None  # masks of the weights that pruning kept, by site name
 
     def __init__(
         self,
@@ -94,12 +96,18 @@ class SparseDropout(Guide):
         return (self.log_variance[name] - square.log()).clamp(*self.log_alpha_range)
 
     def posterior(self, name: str) -> TorchDistribution:
+        if self.kept is not None:
+            return PrunedNormal(self.loc[name], self.log_alpha(name), self.kept[name])
         if self.cut is not None:
             return CutNormal(self.loc[name], self.log_alpha(name), self.cut)
         return MultiplicativeNormal(self.loc[name], self.log_alpha(name))
 
     def describe(self) -> str:
-        return type(self).__name__ + ("" if self.cut is None else f"(cut={self.cut:g})")
+        what = type(self).__name__ + ("" if self.cut is None else f"(cut={self.cut:g})")
+        if self.kept is None:
+            return what
+        kept = torch.cat([mask.flatten() for mask in self.kept.values()])
+        return f"Pruned({what}, {int(kept.sum())} of {len(kept)} weights)"
 
     def learned_rates(self) -> dict[str, Tensor]:
         """alpha of every element of every weight, by weight name."""
@@ -121,9 +129,14 @@ class SparseDropout(Guide):
             raise ValueError(f"threshold is a bound on log alpha, which lies in [{low:g}, {high:g}]; got {threshold}")
         return {name: self.log_alpha(name).detach() < threshold for name in self.sites}
 
-    def pruned(self, threshold: float = 3.0) -> Pruned:
-        """This posterior with the weights that `keep_mask` does not keep set to 0."""
-        return Pruned(self, self.keep_mask(threshold))
+    def pruned(self, threshold: float = 3.0) -> Self:
+        """A copy of this posterior in which the weights that `keep_mask` does not keep are 0."""
+        guide = copy.deepcopy(self)
+        guide.kept = self.keep_mask(threshold)
+        with torch.no_grad():
+            for name, mask in guide.kept.items():
+                guide.loc[name].masked_fill_(~mask, 0.0)
+        return guide
 
     def sparsity(self, threshold: float = 3.0) -> dict[str, float]:
         """Fraction of weights that `keep_mask` does not keep, by site name."""
@@ -140,31 +153,3 @@ class ARDDropout(SparseDropout):
     """
 
     log_alpha_range: tuple[float, float] = (-10.0, 10.0)
-
-
-class Pruned(Guide):
-    """A sparse posterior whose pruned weights are 0; created by `SparseDropout.pruned`.
-
-    Args:
-        guide: the sparse posterior.
-        keep: boolean mask of the weights to keep, by site name.
-    """
-
-    def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
-        weights = {name: guide.loc[name] for name in guide.sites}
-        super().__init__(
-            SimpleNamespace(weight_sites=lambda: weights, hyper_sites=dict, input_units=lambda: guide.units)
-        )
-        self.guide = guide
-        self.keep = keep
-
-    def posterior(self, name: str) -> TorchDistribution:
-        return PrunedNormal(self.guide.loc[name], self.guide.log_alpha(name), self.keep[name])
-
-    def keep_mask(self, threshold: float = 3.0) -> dict[str, Tensor]:
-        """Masks of the weights that are kept both here and at `threshold`, by site name; see `SparseDropout.keep_mask`."""
-        return {name: self.keep[name] & mask for name, mask in self.guide.keep_mask(threshold).items()}
-
-    def describe(self) -> str:
-        left, all_ = (sum(int(m.sum()) if kept else m.numel() for m in self.keep.values()) for kept in (True, False))
-        return f"Pruned({self.guide.describe()}, {left} of {all_} weights)"

@@ -12,8 +12,8 @@ https://doi.org/10.1162/neco.1992.4.3.448.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import pyro
@@ -74,6 +74,9 @@ class NetworkModel(Part, LocalModule):
     tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
     set that the minibatch is taken from, N if None. The call returns f in the units of y, ``[N, ...]``.
 
+    Attributes:
+        parameter_names: all names of every parameter, by its first name; a tied parameter has several.
+
     Raises:
         TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
             the likelihood no `Likelihood`, `input_axes` no mapping, or `output` no function.
@@ -81,7 +84,6 @@ class NetworkModel(Part, LocalModule):
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
-    output: Output | None = None
     _randomness: Literal["error", "different"] = "error"  # of `torch.vmap` over weights
 
     def __init__(
@@ -104,19 +106,16 @@ class NetworkModel(Part, LocalModule):
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed: tuple[str, ...] = parameters.fixed
-        self._names = parameters.names
+        self.parameter_names: dict[str, tuple[str, ...]] = parameters.names
         self._units = assign_input_units(network, parameters, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
         self._moving = tuple(name for name, _ in network.named_buffers())
-        self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
-        self._recurs = any(isinstance(module, nn.RNNBase) for module in network.modules())
         self.free: ParameterTree = ParameterTree({n: v for n, v in parameters.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
         self._set_initial({n: self.priors[n].initial(value) for n, value in self.weight_sites().items()})
         self.likelihood = likelihood
-        if output is not None:
-            self.output = check_function(output)
+        self.output: Output | None = None if output is None else check_function(output)
         self.in_features = in_features
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
@@ -149,11 +148,6 @@ class NetworkModel(Part, LocalModule):
         """Name and initial value of every weight that has a prior, in the order of the network."""
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
         return {n: buffers[n] for n in self.priors}
-
-    @property
-    def parameter_names(self) -> dict[str, tuple[str, ...]]:
-        """All names of every parameter, by its first name; a tied parameter has several."""
-        return self._names
 
     def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
         """Names and initial values of the latent hyperparameters, for every weight whose prior has them."""
@@ -191,7 +185,7 @@ class NetworkModel(Part, LocalModule):
         Raises:
             ValueError: a module has parameters but no ``reset_parameters`` method; the message names it.
         """
-        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
+        new = new_values(self.network, {n: names for n, names in self.parameter_names.items() if n not in self.fixed})
         self.likelihood = self.likelihood.anew()
         self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})
 
@@ -200,7 +194,7 @@ class NetworkModel(Part, LocalModule):
         """Set initial values of parameters, under all of their names."""
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
         for first, value in values.items():
-            for name in self._names[first]:
+            for name in self.parameter_names[first]:
                 buffers[name].copy_(value)
             if first in self.free:
                 self.free[first].copy_(value)
@@ -250,7 +244,7 @@ class NetworkModel(Part, LocalModule):
         if like is not None and known is not None and known.differed and known.mixes_in_training is not None:
             self.remember(data.x, known)
             self.changes_itself = like.changes_itself
-            self.check_targets(data)
+            self.targets_check(data.x)(data)
         else:
             self._check_against(data, self._observe(data.x, training=True))
         dtype = next(iter(self.weight_sites().values())).dtype
@@ -259,18 +253,12 @@ class NetworkModel(Part, LocalModule):
                 check_resolution(tensor, name, self.inputs if isinstance(data.x, Tensor) else Standardize(), dtype)
         check_resolution(data.y, "y", self.targets, dtype)
 
-    def check_targets(self, data: Dataset) -> None:
-        """Check that the observations are possible under the likelihood, with the network in evaluation mode.
-
-        Raises:
-            ValueError: the network cannot be called on the inputs, the targets do not fit the likelihood, or the targets are
-                numbered class labels of a data frame and the likelihood is one of real numbers.
-        """
-        self.targets_check(data.x)(data)
-
     @exclusive()
     def targets_check(self, x: Inputs) -> Callable[[Dataset], None]:
-        """`check_targets` for data with inputs like these, as a function that does not call the network again.
+        """A function that checks that observations of inputs like these are possible under the likelihood.
+
+        The network is called here, in evaluation mode, and not by the function, which raises a ValueError if the targets do
+        not fit the likelihood, or are numbered class labels of a data frame and the likelihood is one of real numbers.
 
         Raises:
             ValueError: the network cannot be called on the inputs.
@@ -328,10 +316,6 @@ class NetworkModel(Part, LocalModule):
             self._observe(x, training=True)
         return bool(self._properties[signature(x)].mixes_in_training)
 
-    def takes_all_rows(self, x: Inputs) -> bool:
-        """Whether the network can only be called on all rows of x at once, not on a minibatch."""
-        return self.properties(x).whole
-
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
         """Drop rate and shape of every mask that no weight carries, by name; empty unless it is a `TrainedNetwork`."""
         return {}
@@ -383,9 +367,10 @@ class NetworkModel(Part, LocalModule):
             return self._draw(weights, x)
         rows = math.prod(batch)
         flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
-        at_once = self.batches_weights and not self._moves()
+        # not where a call updates running statistics
+        by_vmap = self.batches_weights and not (self._moving and any(map(mode_changes, self.network.modules())))
         output = for_each(
-            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
+            lambda one: self._draw({**weights, **one}, x), flat, mapped=by_vmap, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
@@ -402,12 +387,7 @@ class NetworkModel(Part, LocalModule):
             x = self.inputs(x.float() if x.dtype in SHORT else x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
-        return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
-
-    def _moves(self) -> bool:
-        """Whether a call updates running statistics."""
-        network: nn.Module = self.network
-        return bool(self._moving) and any(mode_changes(module) for module in network.modules())
+        return call(self.network, values, self.parameter_names, x, self.output)
 
     def _trial(self) -> Trial:
         """Calls of the network with its present weights, which change nothing."""
@@ -423,16 +403,6 @@ class NetworkModel(Part, LocalModule):
 def mixes_examples(model: Any, x: Inputs) -> bool:
     """Whether outputs at some rows of x depend on other rows, as in a graph network; False for other classes of models."""
     return isinstance(model, NetworkModel) and model.mixes_examples(x)
-
-
-@contextmanager
-def repeatable(model: Any) -> Iterator[None]:
-    """Restore the attributes that the forward of a `NetworkModel` changes after the block; does nothing for other models."""
-    if not isinstance(model, NetworkModel) or not model.changes_itself:
-        yield
-        return
-    with undisturbed(model):
-        yield
 
 
 def from_module(

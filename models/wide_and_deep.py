@@ -136,14 +136,12 @@ class WideNetwork(nn.Module):
         self.logs = list(counts(logs, "logs", "columns of x that are taken by logarithm", least=0))
         if any(column >= widths[0] for column in self.logs):
             raise ValueError(f"logs must be columns of x, 0 to {widths[0] - 1}; got {self.logs}")
-        if self.logs:
-            self.register_buffer("of_logs", torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(self.logs)))
-        self.register_buffer("slopes", torch.zeros(widths[0], widths[-1]))
-        self.register_buffer("intercept", torch.zeros(widths[-1]))
-        self.register_buffer("scale", torch.ones(widths[-1]))
-        self.register_buffer("deep_is_on", torch.tensor(1.0))
-        self.register_buffer("low", torch.full((2, widths[0]), -math.inf))
-        self.register_buffer("high", torch.full((2, widths[0]), math.inf))
+        buffers = {"of_logs": torch.tensor([[-1.0], [0.0], [1.0]]).repeat(1, len(self.logs))} if self.logs else {}
+        buffers |= {"slopes": torch.zeros(widths[0], widths[-1]), "intercept": torch.zeros(widths[-1])}
+        buffers |= {"scale": torch.ones(widths[-1]), "deep_is_on": torch.tensor(1.0)}
+        buffers |= {name: torch.full((2, widths[0]), end) for name, end in (("low", -math.inf), ("high", math.inf))}
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         line = self.intercept + self.seen(x, 1) @ self.slopes

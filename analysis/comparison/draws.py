@@ -171,7 +171,7 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
     """
     model: Any = getattr(fit, "model", None)
     if isinstance(model, NetworkModel):
-        model.check_targets(data)
+        model.targets_check(data.x)(data)
     fingerprint = getattr(fit, "fingerprint", None)
     if fingerprint is not None and fingerprint != data.fingerprint:
         raise ValueError(

@@ -12,12 +12,19 @@ from pyrodrop.training.result import Fit
 
 
 def averaged(run: Predicts) -> Fit:
-    """The trained network with its mean weights, as a fit without weight uncertainty."""
+    """The trained network with its mean weights, as a fit without weight uncertainty.
+
+    Under dropout they are the weights of standard dropout at test time, scaled by 1 - drop_rate: Srivastava et al. (2014),
+    Dropout, https://jmlr.org/papers/v15/srivastava14a.html, section 4.
+    """
     assert isinstance(run, Fit)
     assert isinstance(run.model, NetworkModel)
     guide = run.guide
     assert isinstance(guide, Guide)
-    point = Point.average(run.model, guide)
+    point = Point(run.model)
+    with torch.no_grad():
+        for name, mean in guide.mean().items():
+            point.loc[name].copy_(mean)
     return Fit(run.model, point.to(run.device), run.data, run.history, run.settings, run.device)
 
 

@@ -6,17 +6,13 @@ Scores are means over the data's splits: those of `pyrodrop.metrics` for class l
     epistemic_sd    for real observations: root mean square of the standard deviation of f
     error_percent, error_percent_averaged     for class labels: in place of accuracy, and for the mean weights (one pass)
     compression     weights over kept weights, if any is kept, for a pruning posterior at the full weight of the KL term
-    bits, bits_of_mean_weights      for a label per step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
-                    mean over draws, or the prediction of the mean weights (standard dropout at test time)
 
-Each label of a sequence counts as an example. For a data set without test observations, the training observations are
-scored, with names ``train_...``.
+For a data set without test observations, the training observations are scored, with names ``train_...``.
 """
 
 from __future__ import annotations
 
 import datetime
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,11 +33,9 @@ from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references, write
 from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, Split
-from pyrodrop.guides import Guide, Point
+from pyrodrop.guides import Guide
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics import accuracy, classification_scores, regression_scores
-from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.reasons import collected, say, still_falls
 from pyrodrop.training.replicates import fit_replicates
@@ -116,9 +110,9 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     data = judged(split)
     prediction = fit.predict(data.x, draws, seed=seed)
     if isinstance(elements(prediction.distribution), Categorical):
-        scores = _label_scores(fit, prediction, data)
+        scores = classification_scores(prediction, data.y)
         scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
-        if isinstance(fit.guide, Guide) and data.y.dim() == 1:
+        if isinstance(fit.guide, Guide):
             one_pass = averaged(fit).predict(data.x, 1)
             scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
     else:
@@ -134,21 +128,6 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         scores |= {"compression": sum(mask.numel() for mask in masks) / kept} if kept else {}
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
     return {**scores, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
-
-
-def _label_scores(fit: Fit, prediction: Prediction, data: Dataset) -> dict[str, float]:
-    if not prediction.distribution.event_shape:
-        return classification_scores(prediction, data.y)
-    labels = elements(prediction.distribution)
-    assert isinstance(labels, Categorical)
-    assert isinstance(fit.model, NetworkModel)
-    assert isinstance(fit.guide, Guide)
-    p = labels.probs
-    scores = classification_scores(p.reshape(len(p), data.y.numel(), -1), data.y.flatten())
-    averaged = replace(fit, guide=Point.average(fit.model, fit.guide).to(fit.device)).predict(data.x, 1)
-    nats = {"bits": scores["log_density"], "bits_of_mean_weights": float(averaged.log_density(data.y).double().mean())}
-    nats["bits_of_mean_weights"] /= data.y[0].numel()
-    return {**{name: -value / math.log(2) for name, value in nats.items()}, **scores}
 
 
 @with_job_options("device")

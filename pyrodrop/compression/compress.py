@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -67,35 +67,26 @@ def compress(
     return without_unused_units(network, rows) if structured else network
 
 
-@runtime_checkable
-class Prunes(Protocol):
-    """A guide with posterior means and a mask of the weights to keep."""
-
-    def mean(self) -> dict[str, Tensor]: ...
-
-    def keep_mask(self, threshold: float = ...) -> dict[str, Tensor]: ...
-
-
-def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
+def kept_weights(guide: Any, threshold: float | None) -> dict[str, Tensor]:
     """The posterior mean of every weight, by site name, with pruned weights set to 0; see `keep_mask`."""
     mask = keep_mask(guide, threshold)
-    return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
+    return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}
 
 
-def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
+def keep_mask(guide: Any, threshold: float | None) -> dict[str, Tensor]:
     """Boolean masks of the weights to keep, by site name.
 
     Args:
-        guide: a guide with an alpha per weight or per input unit.
+        guide: a guide with an alpha per weight or per input unit, which has methods ``mean`` and ``keep_mask``.
         threshold: weights with ln alpha at or above it are pruned; the guide's default if None.
 
     Raises:
         TypeError: the guide does not learn such an alpha.
         ValueError: `threshold` is not finite, or out of range.
     """
-    if isinstance(guide, type) or not isinstance(guide, Prunes):
+    if isinstance(guide, type) or not hasattr(guide, "keep_mask"):
         raise TypeError(
             "pruning needs a guide that learns an alpha per weight or per input unit: use guides.LogNormalDropout, "
             f"guides.SparseDropout or guides.ARDDropout; got {shown(guide)}"
         )
-    return guide.keep_mask() if threshold is None else guide.keep_mask(threshold)
+    return guide.keep_mask() if threshold is None else guide.keep_mask(threshold)  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ def examples(model: Any, x: Inputs | None) -> Tensor:
     if x is not None:
         if not isinstance(x, Tensor):
             raise ValueError(f"compression needs a network with one input; got {len(x)}")
-        return x[(torch.arange(len(x) if model.takes_all_rows(x) else _ROWS) % len(x)).to(x.device)].cpu()
+        return x[(torch.arange(len(x) if model.properties(x).whole else _ROWS) % len(x)).to(x.device)].cpu()
     size = model.in_features if isinstance(model.in_features, tuple) else (model.in_features,)
     weights = {name: weight.detach() for name, weight in model.weight_sites().items()}
     try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -323,13 +323,12 @@ def _numbers_of(
         table = frame.to_native()[list(labels)].to_numpy(np.float64, na_value=np.nan)
     else:
         table = frame.select(nw.col(*labels).cast(nw.Float64)).to_numpy()
-    for place, label in enumerate(labels):
-        size = np.abs(table[:, place])
-        if (size > np.finfo(np.float32).max).any():
-            row = int((size > np.finfo(np.float32).max).argmax())
+    for label, column in zip(labels, table.T, strict=True):
+        size = np.abs(column)
+        if len(beyond := np.flatnonzero(size > np.finfo(np.float32).max)):
             raise ValueError(
                 f"{name}, column {label!r}, must be finite and at most 3.4e38, what float32 holds; got "
-                f"{table[row, place]:g} in row {row}"
+                f"{column[beyond[0]]:g} in row {beyond[0]}"
             )
         if kinds[label].is_integer() and (size > 2**53).any():
             raise ValueError(
@@ -388,8 +387,8 @@ def _is_label(kind: nw.dtypes.DType) -> bool:
     return kind in (nw.String, nw.Categorical, nw.Enum)
 
 
-def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
+def listed(values: Iterable[Any]) -> str:
     """A few of the values for a message."""
     values = list(values)
     more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    return ", ".join(map(word, values[:_SHOWN])) + more
+    return ", ".join(map(repr, values[:_SHOWN])) + more

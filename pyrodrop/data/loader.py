@@ -154,17 +154,15 @@ def loader_of(data: Any, num_data: int | None) -> Any:
     Raises:
         TypeError, ValueError: as `Loader`; `num_data` is given for data whose rows are known, or missing for a loader.
     """
-    if isinstance(data, Loader):
-        return data
-    if not isinstance(data, DataLoader):
+    loader = read_for(data, num_data)
+    if loader is None:
         if num_data is not None:
             raise ValueError(
                 "num_data is the number of rows behind a DataLoader's minibatches, and must be left out where data have "
                 f"rows of their own; got {num_data} and {shown(data)}"
             )
         return data
-    loader = Loader(data, num_data)
-    if loader.num_data is None:
+    if loader.num_data is None and loader is not data:
         raise ValueError(
             f"num_data, the number of rows of the data set, must be given for {loader.source}, whose minibatches need not "
             "be all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
@@ -172,11 +170,9 @@ def loader_of(data: Any, num_data: int | None) -> Any:
     return loader
 
 
-def read_for(data: Any) -> Loader | None:
+def read_for(data: Any, num_data: int | None = None) -> Loader | None:
     """The minibatches of a DataLoader, or those of a training, for predictions and estimates; None for other data."""
-    if isinstance(data, Loader):
-        return data
-    return Loader(data, None) if isinstance(data, DataLoader) else None
+    return data if isinstance(data, Loader) else Loader(data, num_data) if isinstance(data, DataLoader) else None
 
 
 def _sampler(batches: Any) -> Any:

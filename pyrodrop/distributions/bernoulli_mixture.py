@@ -34,11 +34,10 @@ class BernoulliMixture(WeightDistribution):
         Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, https://arxiv.org/abs/1506.02157, section 3.
 
     Args:
-        loc: the means M, shape ``batch_shape + event_shape``.
+        loc: the means M, of the shape of the weight.
         drop_rate: probability of dropping, in [0, 1): a number, or a tensor that broadcasts to
             ``batch_shape + noise_shape``.
         theta: standard deviation of both components, at least 0. At 0 the components are atoms.
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
         per: whether each mask entry drops an ``input`` unit or a single ``weight`` (DropConnect).
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
@@ -57,7 +56,6 @@ class BernoulliMixture(WeightDistribution):
         drop_rate: float | Tensor,
         theta: float = 0.0,
         *,
-        event_dim: int | None = None,
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
@@ -65,7 +63,7 @@ class BernoulliMixture(WeightDistribution):
         if self._validate_args:
             check_drop_rate(drop_rate)
         self.drop_rate, self._keep = drop_rate, 1 - drop_rate
-        super().__init__(loc, event_dim=event_dim, per=per, units=units)
+        super().__init__(loc, per=per, units=units)
         check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
 
     @lazy_property
@@ -125,8 +123,10 @@ class BernoulliMixture(WeightDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of `value` if theta > 0, and its log probability if theta = 0.
 
-        For theta = 0, the log probability is that of the mask if `value` has an attribute ``mask``. Otherwise each column of
-        `value` is compared with the two atoms, and the result is minus infinity if a column equals neither.
+        For theta = 0, the log probability is that of the mask, which is an attribute of a sample of `rsample`.
+
+        Raises:
+            NotImplementedError: theta is 0, and `value` has no attribute ``mask``.
         """
         keep, drop = self.keep_rate.log(), self.lost_rate.log()
         if self.theta > 0:
@@ -135,13 +135,16 @@ class BernoulliMixture(WeightDistribution):
             dropped = drop - self.sum_units(value**2) / scale
             norm = 0.5 * self.fan_out * math.log(2 * math.pi * self.theta**2)
             return self.total(torch.logaddexp(kept, dropped) - norm)
-        mask = getattr(value, "mask", None)
-        if mask is not None:
-            return self.total(torch.where(mask > 0, keep, drop))
-        never = keep.new_tensor(-math.inf)
-        kept = torch.where(self.sum_units((value != self.loc).to(keep.dtype)) == 0, keep, never)
-        dropped = torch.where(self.sum_units((value != 0).to(keep.dtype)) == 0, drop, never)
-        return self.total(torch.logaddexp(kept, dropped))
+        return self.total(torch.where(_mask_of(value) > 0, keep, drop))
+
+
+def _mask_of(value: Tensor) -> Tensor:
+    mask: Tensor | None = getattr(value, "mask", None)
+    if mask is None:
+        raise NotImplementedError(
+            "a mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
+        )
+    return mask
 
 
 def never_drops(drop_rate: float | Tensor) -> bool:
@@ -166,11 +169,11 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         Gal, Hron & Kendall (2017), Concrete Dropout, https://arxiv.org/abs/1705.07832, eq. 5.
 
     Args:
-        loc: the means M, shape ``batch_shape + event_shape``.
+        loc: the means M, of the shape of the weight.
         logit: log odds of dropping, of a shape that broadcasts to ``batch_shape + noise_shape``. Samples are differentiable
             with respect to it.
         temperature: temperature of the relaxation, positive; 0.1 in the paper.
-        event_dim, per, units: see `BernoulliMixture`.
+        per, units: see `BernoulliMixture`.
 
     Raises:
         ValueError: `temperature` is outside [1e-18, 1e18], or `logit` does not broadcast.
@@ -182,14 +185,13 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         logit: Tensor,
         temperature: float = 0.1,
         *,
-        event_dim: int | None = None,
         per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
         self.logit, self.theta = logit, 0.0
         self.drop_rate, self._keep = torch.sigmoid(logit), torch.sigmoid(-logit)
         self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
-        WeightDistribution.__init__(self, loc, event_dim=event_dim, per=per, units=units)
+        WeightDistribution.__init__(self, loc, per=per, units=units)
         check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
 
     @property
@@ -217,9 +219,5 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         Raises:
             NotImplementedError: `value` has no attribute ``mask``, so it is not a sample of `rsample`.
         """
-        mask = getattr(value, "mask", None)
-        if mask is None:
-            raise NotImplementedError(
-                "a relaxed mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
-            )
+        mask = _mask_of(value)
         return self.total(mask * self.keep_rate.log() + (1 - mask) * self.lost_rate.log())

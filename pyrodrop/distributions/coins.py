@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -63,11 +62,11 @@ def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     if keep.is_cuda:
         return (torch.rand(shape, device=keep.device) < keep).view(torch.uint8)
     count = shape.numel()
-    bits = _fill(torch.empty(_num_words(count), dtype=torch.int64))
+    bits = _fill(torch.empty((count + 4) // 4, dtype=torch.int64))  # 16 bits for each entry, and for the dither
     pieces = bits.numpy().view(np.int16)
     single = keep.numel() and not any(keep.stride())  # one rate, which may have been expanded
     cuts = _cuts(float(keep.flatten()[0]) if single else keep.double().numpy(), pieces[count])
-    return _compared(np.less_equal, pieces[:count].reshape(shape), cuts).view(torch.uint8)
+    return torch.from_numpy(np.asarray(pieces[:count].reshape(shape) <= cuts)).view(torch.uint8)
 
 
 def _shape_of_coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
@@ -101,7 +100,7 @@ class Masks:
 
     def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]], steps: int) -> None:
         sizes = [torch.Size(shape) for shape in shapes]
-        words = [_num_words(shape.numel()) for shape in sizes]
+        words = [(shape.numel() + 4) // 4 for shape in sizes]
         self._bits = torch.empty(steps, sum(words), dtype=torch.int64)
         self.masks: list[Tensor] = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
         self._draws = []
@@ -180,7 +179,7 @@ def keep_mask(shape: Size, drop_rate: float, *, device: torch.device | str | Non
         threshold = dither.to(piece) + threshold
     if pieces.device.type == "cpu":
         cuts = threshold if isinstance(threshold, int) else threshold.numpy()
-        return _compared(np.less if rare else np.greater_equal, pieces.numpy(), cuts)
+        return torch.from_numpy(np.asarray(pieces.numpy() < cuts if rare else pieces.numpy() >= cuts))
     return pieces < threshold if rare else pieces >= threshold
 
 
@@ -199,15 +198,6 @@ def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
         raise ValueError(f"{allowed} {drop_rate}{place}")
 
 
-def _num_words(count: int) -> int:
-    """Number of 64-bit words with 16 bits for each of `count` entries and for the dither."""
-    return (count + 4) // 4
-
-
 def _fill(words: Tensor) -> Tensor:
     """Fill with random 64-bit words; ``random_()`` without bounds would leave the sign bit 0."""
     return words.random_(-(2**63), None)
-
-
-def _compared(comparison: Callable[..., Any], pieces: np.ndarray, threshold: Any) -> Tensor:
-    return torch.from_numpy(np.asarray(comparison(pieces, threshold)))

@@ -18,10 +18,9 @@ class LowRankNormal(WeightDistribution):
         Ong, Nott & Smith (2018), https://arxiv.org/abs/1701.03208.
 
     Args:
-        loc: the means M, shape ``batch_shape + event_shape``.
+        loc: the means M, of the shape of the weight.
         factor: F, ``[weights, rank]``, where `weights` is the number of elements of one weight tensor.
         diagonal: v, ``[weights]``, positive.
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
     """
 
     def __init__(
@@ -29,10 +28,8 @@ class LowRankNormal(WeightDistribution):
         loc: Tensor,
         factor: Tensor,
         diagonal: Tensor,
-        *,
-        event_dim: int | None = None,
     ) -> None:
-        super().__init__(loc, event_dim=event_dim)
+        super().__init__(loc)
         self.factor: Tensor = factor
         self.diagonal: Tensor = diagonal
 

@@ -37,16 +37,15 @@ class MultiplicativeNormal(WeightDistribution):
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.1.
 
     Args:
-        loc: the means M, shape ``batch_shape + event_shape``.
+        loc: the means M, of the shape of the weight.
         log_alpha: log of the variance divided by the squared mean; a number or a tensor that broadcasts to `loc`.
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
         ValueError: `loc` has no dimensions, or `log_alpha` does not broadcast.
     """
 
-    def __init__(self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None) -> None:
-        super().__init__(loc, event_dim=event_dim)
+    def __init__(self, loc: Tensor, log_alpha: Tensor | float) -> None:
+        super().__init__(loc)
         check_broadcast(log_alpha, "log_alpha", loc.shape, "loc")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
 
@@ -88,7 +87,7 @@ class CutNormal(MultiplicativeNormal):
         Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369.
 
     Args:
-        loc, log_alpha, event_dim: see `MultiplicativeNormal`.
+        loc, log_alpha: see `MultiplicativeNormal`.
         threshold: weights with ln alpha at or above it have mean 0.
 
     Raises:
@@ -100,11 +99,9 @@ class CutNormal(MultiplicativeNormal):
         loc: Tensor,
         log_alpha: Tensor | float,
         threshold: float,
-        *,
-        event_dim: int | None = None,
     ) -> None:
         self.threshold: float = threshold
-        super().__init__(loc, log_alpha, event_dim=event_dim)
+        super().__init__(loc, log_alpha)
 
     @property
     def mean(self) -> Tensor:
@@ -119,7 +116,7 @@ class PrunedNormal(MultiplicativeNormal):
     """Independent Gaussians and zeros. The zeros are atoms, so there is no density and no KL divergence from any prior.
 
     Args:
-        loc: the means, shape ``batch_shape + event_shape``.
+        loc: the means, of the shape of the weight.
         log_alpha: log of the variance divided by the squared mean, shape ``event_shape``.
         keep: boolean mask of the weights that are kept, shape ``event_shape``.
     """
@@ -127,7 +124,7 @@ class PrunedNormal(MultiplicativeNormal):
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor) -> None:
         self.keep = keep
         self._places = keep.flatten().nonzero()[:, 0]
-        super().__init__(torch.where(keep, loc, 0.0), log_alpha, event_dim=keep.dim())
+        super().__init__(torch.where(keep, loc, 0.0), log_alpha)
 
     def at(self, loc: Tensor) -> Self:
         return super().at(torch.where(self.keep, loc, 0.0))
@@ -156,9 +153,8 @@ class CorrelatedNormal(WeightDistribution):
         Kingma, Salimans & Welling (2015), https://arxiv.org/abs/1506.02557, section 3.2 and appendix B.
 
     Args:
-        loc: the means M, shape ``batch_shape + event_shape``.
+        loc: the means M, of the shape of the weight.
         log_alpha: log variance of the scales, a number or a tensor that broadcasts to ``[in]``.
-        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
@@ -170,10 +166,9 @@ class CorrelatedNormal(WeightDistribution):
         loc: Tensor,
         log_alpha: Tensor | float,
         *,
-        event_dim: int | None = None,
         units: InputUnits = InputUnits(),  # noqa: B008
     ) -> None:
-        super().__init__(loc, event_dim=event_dim, per="input", units=units)
+        super().__init__(loc, per="input", units=units)
         check_broadcast(log_alpha, "log_alpha", self.noise_shape, "the scales")
         self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
 

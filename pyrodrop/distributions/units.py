@@ -52,15 +52,10 @@ class InputUnits:
         """Raise a ValueError unless a weight of this shape can have these units."""
         if self.axis is None or len(shape) < 2:
             return
-        if self.axis >= len(shape) or self.groups < 1 or (self._grouped and shape[0] % self.groups):
-            raise ValueError(
-                f"units must fit the weight: one of shape {tuple(shape)} has no input units along axis {self.axis} in "
-                f"{self.groups} groups; got {self}"
-            )
-        if shape[self.axis] % self.size:
+        if self.axis >= len(shape) or shape[self.axis] % self.size or (self._grouped and shape[0] % self.groups):
             raise ValueError(
                 f"units must fit the weight: one of shape {tuple(shape)} has no units of {self.size} indices along axis "
-                f"{self.axis}; got {self}"
+                f"{self.axis} in {self.groups} groups; got {self}"
             )
 
     def apply_to(self, shape: torch.Size) -> bool:

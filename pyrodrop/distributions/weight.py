@@ -73,6 +73,13 @@ class NoiseForm:
         return self.scales is not None and self.variance is None and self.factors is None
 
 
+def elements(distribution: Distribution) -> Distribution:
+    """The distribution without `Independent`: every part of an event has its own batch dimensions."""
+    while isinstance(distribution, Independent):
+        distribution = distribution.base_dist
+    return distribution
+
+
 def noise_form(q: Any) -> NoiseForm | None:
     """The noise form of a weight's distribution, which is a `WeightDistribution` or one of independent normal numbers.
 

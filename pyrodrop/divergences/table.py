@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
 from pyrodrop.distributions import PooledNormal, WeightDistribution
+from pyrodrop.distributions.weight import elements
 from pyrodrop.parts import Described
 
 Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
@@ -107,7 +108,7 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
         NoDivergence: the pair is refused, or it is not registered and one of the densities does not exist.
     """
     reason = _find(_REFUSALS, q, p)
-    reason = reason(_elements(q), _elements(p)) if callable(reason) else reason
+    reason = reason(elements(q), elements(p)) if callable(reason) else reason
     if reason is not None:
         raise NoDivergence(f"no KL divergence of {_name(q)} from {_name(p)}: {reason}")
     try:
@@ -122,27 +123,24 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
 
 def convention(q: Distribution, p: Distribution) -> Convention:
     """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased."""
-    if isinstance(_elements(q), Delta):
+    if isinstance(elements(q), Delta):
         return POINT
     tag = _find(_TAGS, q, p)
     if callable(tag):
-        tag = tag(_elements(q), _elements(p))
+        tag = tag(elements(q), elements(p))
     known = EXACT if tag is None else tag
-    if isinstance(_elements(p), PooledNormal):
+    if isinstance(elements(p), PooledNormal):
         return replace(known, detail="; ".join(filter(None, [known.detail, EMPIRICAL_BAYES])))
     return known
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
     """The convention of a sum of KL divergences: the least accurate kind, with all its details; exact if there are none."""
-    ranked = sorted(dict.fromkeys(conventions), key=lambda c: -_ORDER.index(c.kind))
-    if not ranked:
-        return EXACT
-    same = [c for c in ranked if c.kind == ranked[0].kind]
-    if len(same) == 1:
-        return same[0]
-    errors = [c.error for c in same if c.error is not None]
-    return Convention(same[0].kind, "; ".join(c.detail for c in same if c.detail), max(errors) if errors else None)
+    each = dict.fromkeys([*conventions, EXACT])
+    kind = max((c.kind for c in each), key=_ORDER.index)
+    errors = [c.error for c in each if c.kind == kind and c.error is not None]
+    details = "; ".join(c.detail for c in each if c.kind == kind and c.detail)
+    return Convention(kind, details, max(errors, default=None))
 
 
 @register_kl(WeightDistribution, Independent)
@@ -153,21 +151,17 @@ def _by_elements(q: WeightDistribution, p: Distribution) -> Tensor:
         raise NotImplementedError(
             f"KL({_name(q)} || {_name(p)}) is not implemented for event shapes {q.event_shape} and {p.event_shape}"
         )
-    return kl(q, _elements(p))
+    return kl(q, elements(p))
 
 
 def _find(table: dict[tuple[type, type], Any], q: Distribution, p: Distribution) -> Any:
     """The entry of the most specific classes of `q`, then of `p`; None if there is none."""
-    for q_type in type(_elements(q)).__mro__:
-        for p_type in type(_elements(p)).__mro__:
+    for q_type in type(elements(q)).__mro__:
+        for p_type in type(elements(p)).__mro__:
             if (q_type, p_type) in table:
                 return table[q_type, p_type]
     return None
 
 
-def _elements(d: Distribution) -> Distribution:
-    return d.base_dist if isinstance(d, Independent) else d
-
-
 def _name(d: Distribution) -> str:
-    return type(_elements(d)).__name__
+    return type(elements(d)).__name__

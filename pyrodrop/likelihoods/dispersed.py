@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from pyrodrop.checks import flag, shown, variance
-from pyrodrop.likelihoods.likelihood import Likelihood, in_words, of_columns, start_at
+from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Sequence[float] | Literal["network"] | None
+_SHOWN = 5  # numbers of columns in a description
 FAR, _FAR_PARAMETER = 60.0, 20.0  # bounds of logarithms, beyond which products of both leave the range of float32
 
 
@@ -93,14 +94,22 @@ class Dispersed(Likelihood):
         number: Tensor = getattr(self, self.parameter).detach()
         if number.dim() == 0:
             if self.estimated and float(number) == 1.0:  # it still has its value from construction
-                start_at(self, self.parameter, self.estimates(y))
+                value = self.estimates(y)
+                if bool(_usable(value).all()):  # it is not for equal y
+                    setattr(self, self.parameter, value.to(number))
             elif y.dim() == 2 and y.shape[1] > 1:
                 setattr(self, self.parameter, number.expand(y.shape[1]))
 
     def estimates(self, y: Tensor) -> Tensor:
-        """`estimate` of the columns of y, see `of_columns`."""
+        """`estimate` of the columns of y ``[N, D]``; a constant column gets the mean of the others.
+
+        If there is one column, or y has another shape, the mean of the estimates.
+        """
         columns = y.detach().double().reshape(len(y), -1).unbind(1)
-        return of_columns(torch.stack([self.estimate(column) for column in columns]), y)
+        values = torch.stack([self.estimate(column) for column in columns])
+        if y.dim() != 2 or y.shape[1] == 1:
+            return values.mean()
+        return torch.where(_usable(values), values, values[_usable(values)].mean())
 
     def outputs(self, targets: int) -> int:
         return 2 * targets if self.by_network else targets
@@ -108,8 +117,14 @@ class Dispersed(Likelihood):
     def describe(self) -> str:
         if self.by_network:
             return f"{type(self).__name__}({self.parameter} from the network)"
-        value = in_words(getattr(self, self.parameter))
-        return f"{type(self).__name__}({self.parameter}={value}{', learned' if self.learned else ''})"
+        value: Tensor = getattr(self, self.parameter).detach()
+        numbers = ", ".join(f"{number:g}" for number in value.flatten()[:_SHOWN].tolist())
+        numbers = f"[{numbers}{', ...' if value.numel() > _SHOWN else ''}]" if value.dim() else numbers
+        return f"{type(self).__name__}({self.parameter}={numbers}{', learned' if self.learned else ''})"
+
+
+def _usable(values: Tensor) -> Tensor:
+    return (values >= 1e-36) & (values <= 1e36)
 
 
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
@@ -13,8 +12,6 @@ from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_ro
 from pyrodrop.modules import LocalModule
 from pyrodrop.parts import Part, made
 from pyrodrop.scaling import Standardize
-
-_SHOWN = 5  # numbers of columns in a description
 
 
 class Likelihood(Part, LocalModule):
@@ -101,10 +98,8 @@ class Likelihood(Part, LocalModule):
             )
         distribution = per_row(self(output, targets), 1)
         y = aligned(y, distribution, len(y))
-        if constraints.is_dependent(
-            type(elements(distribution)).support
-        ):  # the support depends on the outputs, which are known for these rows only
-            y = y[: len(output)]
+        if constraints.is_dependent(type(elements(distribution)).support):
+            y = y[: len(output)]  # the support depends on the outputs, which are known for these rows only
         check_support(y, distribution, self.describe())
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
@@ -114,33 +109,3 @@ class Likelihood(Part, LocalModule):
             if saved is not None and number.dim() == 0 and saved.dim() == 1:
                 number.data = number.data.expand(saved.shape).clone()
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def of_columns(values: Tensor, y: Tensor) -> Tensor:
-    """Initial values of a parameter from estimates for the columns of y.
-
-    For y ``[N, D]``, one value per column; a constant column gets the mean of the others. If there is one column, or y has
-    another shape, the mean of the estimates.
-    """
-    if y.dim() != 2 or y.shape[1] == 1:
-        return values.mean()
-    usable = _usable(values)
-    return torch.where(usable, values, values[usable].mean())
-
-
-def start_at(likelihood: Likelihood, name: str, value: Tensor) -> None:
-    """Set a parameter before training, unless `value` is not usable, as the estimate for equal y is."""
-    if bool(_usable(value).all()):
-        setattr(likelihood, name, value.to(getattr(likelihood, name).detach()))
-
-
-def in_words(parameter: Tensor) -> str:
-    """A number, or the first few values of a vector, as text."""
-    values = parameter.detach().flatten().tolist()
-    if parameter.dim() == 0:
-        return f"{values[0]:g}"
-    return f"[{', '.join(f'{value:g}' for value in values[:_SHOWN])}{', ...' if len(values) > _SHOWN else ''}]"
-
-
-def _usable(values: Tensor) -> Tensor:
-    return (values >= 1e-36) & (values <= 1e36)

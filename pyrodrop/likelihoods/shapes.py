@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution, Independent
+from torch.distributions import Distribution
 
 from pyrodrop.checks import shown
+from pyrodrop.distributions.weight import elements as elements
 
 
 def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
@@ -41,13 +42,6 @@ def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
             f"{tuple(distribution.batch_shape)}: if the network returns [N], add a last axis, output.unsqueeze(-1)"
         )
     return distribution.to_event(further) if further else distribution
-
-
-def elements(distribution: Distribution) -> Distribution:
-    """The distribution without `Independent`: every part of an observation has its own batch dimensions."""
-    while isinstance(distribution, Independent):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None) -> Tensor:

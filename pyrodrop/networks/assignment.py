@@ -13,6 +13,7 @@ the weights whose input units are those of x itself, in the order of the forward
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import fx, nn
@@ -27,7 +28,13 @@ PriorSetting = Prior | Mapping[str, Prior | None]
 
 _AS_ITS_MODULE: Any = object()
 _NONE = InputUnits(None)
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_Convolution = nn.modules.conv._ConvNd
+_AXES: tuple[tuple[Any, int, str], ...] = (  # by module, and the pattern of the names of its weights
+    (nn.RNNBase | nn.RNNCellBase, 1, "weight*"),
+    (nn.MultiheadAttention, 1, "*proj_weight"),
+    (nn.modules.conv._ConvTransposeNd | nn.Embedding | nn.EmbeddingBag, 0, "weight"),
+    (_Convolution | nn.Linear, 1, "weight"),
+)
 
 
 def assign_priors(
@@ -48,14 +55,12 @@ def assign_priors(
     if bias_prior is not None and parameters.vectors:
         of_vectors: dict[str, Any] = by_name(bias_prior, parameters.vectors, "bias_prior")
         chosen |= of_vectors
+    what = (
+        "a Prior of pyrodrop.priors, such as priors.Gaussian(scale=1.0), None, or a mapping from name patterns to these"
+    )
     for name, chosen_prior in chosen.items():
         if chosen_prior is not None:
-            argument = "prior" if name in parameters.weights else "bias_prior"
-            what = (
-                "a Prior of pyrodrop.priors, such as priors.Gaussian(scale=1.0), None, or a mapping from name patterns to "
-                "these"
-            )
-            instance(chosen_prior, Prior, argument, what)
+            instance(chosen_prior, Prior, "prior" if name in parameters.weights else "bias_prior", what)
     kept = {n: chosen_prior for n in parameters.trained if (chosen_prior := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
@@ -78,23 +83,19 @@ def assign_input_units(
     patterns: dict[str, Any] = dict(input_axes)
     patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
     axes: dict[str, Any] = by_name(patterns, parameters.trained, "input_axes")
-    of_user = {
-        name: axis if isinstance(axis, InputUnits) else InputUnits(_axis(axis, name))
-        for name, axis in axes.items()
-        if axis is not _AS_ITS_MODULE
-    }
-    for name, chosen in of_user.items():
-        dims = parameters.trained[name].dim()
-        if chosen.axis is not None and chosen.axis >= dims:
+    for name, axis in axes.items():
+        if axis is _AS_ITS_MODULE:
+            continue
+        if not isinstance(axis, InputUnits | None):
+            axis = count(axis, "input_axes", f"the axis of the input units of {name!r}", least=0)
+        units[name] = chosen = axis if isinstance(axis, InputUnits) else InputUnits(axis)
+        shape = parameters.trained[name].shape
+        if chosen.axis is not None and chosen.axis >= len(shape):
             raise ValueError(
-                f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {chosen.axis}"
+                f"input_axes must give an axis in 0 ... {len(shape) - 1} for {name!r}, or None; got {chosen.axis}"
             )
-        chosen.check(parameters.trained[name].shape)
-    return units | of_user
-
-
-def _axis(axis: Any, name: str) -> int | None:
-    return None if axis is None else count(axis, "input_axes", f"the axis of the input units of {name!r}", least=0)
+        chosen.check(shape)
+    return units
 
 
 def input_units(network: nn.Module) -> dict[str, InputUnits]:
@@ -114,19 +115,11 @@ def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
     Args:
         name: the parameter's name in the module, such as ``weight``.
     """
-    if isinstance(module, _RECURRENT):
-        return InputUnits(1) if name.startswith("weight") else _NONE
-    if isinstance(module, nn.MultiheadAttention):
-        return InputUnits(1) if name.endswith("proj_weight") else _NONE
-    if name != "weight":
-        return _NONE
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
-        return InputUnits(0, module.groups)
-    if isinstance(module, nn.modules.conv._ConvNd):
-        return InputUnits(1, module.groups)
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        return InputUnits(0)
-    return InputUnits(1) if isinstance(module, nn.Linear) else _NONE
+    for kinds, axis, pattern in _AXES:
+        if isinstance(module, kinds):
+            groups = module.groups if isinstance(module, _Convolution) else 1
+            return InputUnits(axis, groups) if fnmatchcase(name, pattern) else _NONE
+    return _NONE
 
 
 def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
@@ -140,24 +133,18 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
         graph = Tracer().trace(network)
     except Exception as error:  # of any type: the forward may need values
         raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {first_line(error)})") from error
-    untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
-    touched: set[fx.Node] = set()  # everything behind such a weight
+    touched: dict[fx.Node, bool] = {}  # of x and functions of x: whether they use a weight with input units
     names: list[str] = []
     for node in graph.nodes:
-        if node.op == "placeholder":
-            untouched.add(node)
-            continue
         if node.op == "call_module":
             weights = [name for name in units if name.startswith(f"{node.target}.")]
         else:
             attributes = [str(source.target) for source in node.all_input_nodes if source.op == "get_attr"]
             weights = [name for name in attributes if name in units]
-        sees_x = any(source in untouched for source in node.all_input_nodes)
-        if weights or any(source in touched for source in node.all_input_nodes):
-            touched.add(node)
-        elif sees_x:
-            untouched.add(node)
-        if weights and sees_x:
+        seen = {touched[source] for source in node.all_input_nodes if source in touched}
+        if seen or weights or node.op == "placeholder":
+            touched[node] = bool(weights) or True in seen
+        if weights and False in seen:
             if node.op == "call_module" and len(weights) > 1:
                 raise ValueError(f"{_BY_NAME} ({node.target!r} has several weights)")
             names += weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.checks import Inputs, arguments, instance
 from pyrodrop.devices import products_of_float32
 
+_CUDNN, _ATTENTION = torch.backends.cudnn, torch.backends.mha
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
 
@@ -28,21 +30,18 @@ def call(
     names: Mapping[str, tuple[str, ...]],
     x: Inputs,
     output: Output | None = None,
-    *,
-    attends: bool = False,
-    recurs: bool = False,
 ) -> Tensor:
     """The network's output at x.
+
+    The fast path of PyTorch's attention layers, which supports neither function transforms nor lazy weights, is disabled.
+    For recurrent layers TensorFloat-32, their default, is disabled, and with gradients cuDNN, too: it computes gradients
+    only in training mode, in which the layers draw masks.
 
     Args:
         network: a module whose parameters are buffers (`sites.freeze`). Buffers that `values` omits keep their value.
         names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
         output: function from the value that the network returns to a tensor; None for a network that returns a tensor.
-        attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
-            and lazy weights, so it is disabled.
-        recurs: whether it has PyTorch's recurrent layers. TensorFloat-32, their default, is disabled. With gradients, cuDNN
-            is disabled, too: it computes gradients only in training mode, in which the layers draw masks.
 
     Raises:
         Unfit: `output` fails, or the result is not a single tensor.
@@ -50,10 +49,14 @@ def call(
     """
     gradients, (args, kwargs) = torch.is_grad_enabled(), arguments(x)
     named = {name: value for first, value in values.items() for name in names[first]}
+    attends, recurs = (
+        any(isinstance(m, kind) for m in network.modules()) for kind in (nn.MultiheadAttention, nn.RNNBase)
+    )
     with (
         torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if gradients else nullcontext(),
-        _cudnn(enabled=not gradients) if recurs else nullcontext(),
-        _ordinary_attention() if attends else nullcontext(),
+        products_of_float32() if recurs else nullcontext(),
+        _off(lambda: _CUDNN.enabled, partial(setattr, _CUDNN, "enabled")) if recurs and gradients else nullcontext(),
+        _off(_ATTENTION.get_fastpath_enabled, _ATTENTION.set_fastpath_enabled) if attends else nullcontext(),
     ):
         return taken(functional_call(network, named, args, kwargs, tie_weights=False), output)
 
@@ -97,26 +100,14 @@ RECOMPUTES = (
 
 
 @contextmanager
-def _cudnn(*, enabled: bool) -> Iterator[None]:
-    """Disable TensorFloat-32 within the block, and cuDNN unless `enabled`; no effect without a GPU."""
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = before and enabled
-    try:
-        with products_of_float32():
-            yield
-    finally:
-        torch.backends.cudnn.enabled = before
-
-
-@contextmanager
-def _ordinary_attention() -> Iterator[None]:
-    """Disable the fast path of PyTorch's attention layers within the block."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+def _off(get: Callable[[], bool], put: Callable[[bool], None]) -> Iterator[None]:
+    """Switch a setting of PyTorch off within the block."""
+    before = get()
+    put(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        put(before)
 
 
 def for_each(
@@ -139,10 +130,8 @@ def for_each(
         try:
             with sdpa_kernel(SDPBackend.MATH):
                 return torch.vmap(call, randomness=randomness)(dict(weights))
-        except (
-            RuntimeError
-        ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
-            pass
+        except RuntimeError:
+            pass  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
     count = len(next(iter(weights.values())))
     return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
 

@@ -190,13 +190,10 @@ def _attention(
 ) -> Any:
     """softmax(q k^T / sqrt(d) + mask) v, with dropout of the probabilities."""
     settings = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-    if dropout_p == 0:
-        return func(query, key, value, attn_mask, 0.0, **settings)
     heads = query.shape[:-2]
     shape = torch.Size((*heads, query.shape[-2], key.shape[-2]))
-    mask = mode.mask(
-        DropoutCall("dropout of attention", dropout_p, shape, query, query, lambda: _drawn(query, dropout_p, shape))
-    )
+    call = DropoutCall("dropout of attention", dropout_p, shape, query, query, lambda: _drawn(query, dropout_p, shape))
+    mask = mode.mask(call) if dropout_p else None
     if mask is None:
         return func(query, key, value, attn_mask, 0.0, **settings)
     if enable_gqa:

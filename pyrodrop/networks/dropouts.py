@@ -91,7 +91,7 @@ class Dropout:
     shape: torch.Size
     layout: Layout
     weight: str | None = None
-    units: InputUnits | None = None
+    units: InputUnits = InputUnits(None)  # noqa: RUF009
 
 
 class Dropouts(nn.Module):
@@ -128,11 +128,10 @@ class Dropouts(nn.Module):
         weights = {name: value for name, value in values.items() if name not in noise}
         lazy = [weight for weight in weights.values() if isinstance(weight, LazyWeight)]
         usual: Mask = "each" if any(not weight.distribution.strategy.one_weight for weight in lazy) else "one"
-        masks: dict[str, Mask] = {}
-        for name in noise:
-            mask = values.get(name)
-            masks[name] = usual if mask is None else mask if mask.dim() else "each"
-        return weights, masks
+        drawn: dict[str, Mask] = {
+            name: values[name] if values[name].dim() else "each" for name in noise if name in values
+        }
+        return weights, {**dict.fromkeys(noise, usual), **drawn}
 
     @contextmanager
     def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:

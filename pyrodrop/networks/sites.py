@@ -10,8 +10,8 @@ A parameter of several modules (tied weights) is one parameter under its first n
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,8 +137,7 @@ def thaw(
             setattr(module, short, parameter)  # recurrent layers update their list of weights in __setattr__
 
 
-@contextmanager
-def starting_from(seed: int | None) -> Iterator[None]:
+def starting_from(seed: int | None) -> AbstractContextManager[object]:
     """Seed the generators for the initial values that the block draws, and restore the caller's random state afterwards.
 
     With None the block draws from torch's generator, and changes its state.
@@ -146,11 +145,7 @@ def starting_from(seed: int | None) -> Iterator[None]:
     Raises:
         TypeError, ValueError: `seed` is no whole number, or negative.
     """
-    if seed is None:
-        yield
-    else:
-        with seeded(checks.seed(seed), torch.empty(0).device):
-            yield
+    return nullcontext() if seed is None else seeded(checks.seed(seed), torch.empty(0).device)
 
 
 def started_anew(model: Any) -> Any:

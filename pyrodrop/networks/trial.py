@@ -117,12 +117,6 @@ class Trial:
         draws: the error for a network that draws random numbers.
     """
 
-    small: Look
-    large: Look
-    two: Any
-    three: Any
-    at: slice
-    whole: bool
     draws: str = (
         f"{DETERMINISTIC} a network that draws random numbers itself. Dropout and stochastic depth in evaluation mode, "
         "or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
@@ -144,7 +138,7 @@ class Trial:
         self.changed = False
         self.maps = True
         self._in_training = in_training
-        self._before = self._now()
+        self._before = Before(network, code=False)
 
     def __call__(
         self,
@@ -167,9 +161,8 @@ class Trial:
         values = self.weights if weights is None else weights
         try:
             with self.restored(training=training), torch.set_grad_enabled(gradients), self.watching() as seen:
-                leaves = {
-                    name: nn.Parameter(value.detach(), gradients) for name, value in values.items()
-                }  # also within vmap
+                # also within vmap
+                leaves = {name: nn.Parameter(value.detach(), gradients) for name, value in values.items()}
                 probes = {name: _Probe(name, leaf) for name, leaf in leaves.items()} if probing else {}
                 versions = {name: value._version for name, value in values.items()}
                 y = self.run(leaves | {name: LazyWeight(probe.of_weight) for name, probe in probes.items()}, x)
@@ -336,13 +329,10 @@ class Trial:
         """
         with self.restored(training=True), torch.no_grad():
             self.run(self.weights, x)
-            between = self._now()
+            between = Before(self.network, code=False)
             self.run(self.weights, x)
             changed = between.changed()
         return f"its forward changes the attribute {changed}" if changed else ""
-
-    def _now(self) -> Before:
-        return Before(self.network, code=False)
 
 
 @torch.inference_mode(False)

@@ -9,7 +9,6 @@ guides of this package list their sites. Any other model or guide is called once
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch.distributions import Independent
 
 from pyrodrop.checks import HasRows, HasWeights, first_line
 from pyrodrop.guides.ensemble import members_of
-from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.guide import Guide, check_shapes
 
 DISCRETE = (
     ". A discrete site is summed out by objective=TraceEnum_ELBO() and a model pyro.infer.config_enumerate(model), of which "
@@ -60,21 +59,6 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     want |= {name: tuple(value.shape) for sites in model.hyper_sites().values() for name, value in sites.items()}
     for member in members_of(guide):
         check_shapes(member.shapes, want, f"a {type(guide).__name__}", name)
-
-
-def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
-    """Check that a guide has the sites of a model.
-
-    Raises:
-        ValueError: a name or shape differs.
-    """
-    for site in {**want, **shapes}:
-        expected, got = (f"has shape {list(of[site])}" if site in of else "does not exist" for of in (want, shapes))
-        if expected != got:
-            raise ValueError(
-                f"{name} must have the latent sites of the model, in which {site!r} {expected}; got {who}, in which it {got}"
-                ": make it with this model"
-            )
 
 
 def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -153,10 +137,8 @@ def _check_observed(name: str, value: Any, fn: Any, args: tuple[Any, ...]) -> No
     time = -len(inner.event_shape)  # the axis whose length is open in a hidden Markov model without duration
     if markov and getattr(inner, "duration", None) is None and len(got) >= -time:
         shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
-    if got == shape:
-        return
     lacks = len(shape) < len(got) and got[len(got) - len(shape) :] == shape
-    if lacks and (not shape or shape[0] != got[0]):  # else its axis may be that of the rows
+    if got == shape or (lacks and (not shape or shape[0] != got[0])):  # else its axis may be that of the rows
         return
     raise ValueError(
         f"y must have the shape of its distribution, and is never broadcast: the model's site {name!r} has batch and event "

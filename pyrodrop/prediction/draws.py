@@ -28,19 +28,16 @@ from torch.overrides import TorchFunctionMode
 from pyrodrop.checks import HasDraws, HasPosterior, Inputs, mapped, num_rows, tensors_in
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.weight import is_constant
-from pyrodrop.guides.guide import Guide
-from pyrodrop.models.network import mixes_examples, repeatable
+from pyrodrop.guides.guide import Guide, check_shapes
+from pyrodrop.models.network import mixes_examples
 from pyrodrop.networks.call import for_each
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise
 
 BLOCK_BYTES = 256 * 2**20  # of sampled weights at a time
-_TILE_BYTES = {
-    "cpu": 16 * 2**20,
-    "cuda": 512 * 2**20,
-}  # of activations at a time: fits the CPU's cache, or occupies a GPU
+# of activations at a time: fits the CPU's cache, or occupies a GPU
+_TILE_BYTES = {"cpu": 16 * 2**20, "cuda": 512 * 2**20}
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,9 @@ class Draws:
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of one draw, as tensors or lazy weights, from its noise."""
-        weights = dict(self.fixed)
-        for name, value in noise.items():
-            q = self.distributions.get(name)
-            weights[name] = value if q is None else LazyWeight(LazyDistribution(q, SharedNoise(value), name))
-        return weights
+        q = self.distributions
+        lazy = {n: LazyWeight(LazyDistribution(q[n], SharedNoise(value), n)) for n, value in noise.items() if n in q}
+        return {**self.fixed, **noise, **lazy}
 
     def whole(self) -> dict[str, Tensor]:
         """The weights and masks that differ between draws, ``[T, ...]`` by site or name."""
@@ -108,16 +103,14 @@ class Draws:
         example = example_of(self.model, x, device)
         most = _elements(self.model, device)
         try:
-            with repeatable(self.model):
-                cost = self.cost(example)
+            cost = self.cost(example)
         except (RuntimeError, IndexError) as error:
             raise ValueError(cannot_run(example, error, together=together)) from error
         draws, points = cost.tile(self.num_draws, size, most)
         for first in range(0, size, points):
             rows = example if together else _rows(x, slice(first, first + points), device)
             for start in range(0, self.num_draws, draws):
-                with repeatable(self.model):
-                    output = self(rows, slice(start, start + draws))
+                output = self(rows, slice(start, start + draws))
                 if output.dim() < 2 or output.shape[1] != num_rows(rows):
                     raise ValueError(
                         f"the network must return one row per example, [{num_rows(rows)}, ...] here; got "
@@ -182,8 +175,7 @@ class Cost(TorchFunctionMode):
 def rows_at_once(model: Any, x: Inputs, device: torch.device) -> int:
     """The number of rows to evaluate at a time with one set of weights, for a network that computes them separately."""
     one = Draws(model, 1, {name: weight[None] for name, weight in model.weight_sites().items()}, {}, {})
-    with repeatable(model):
-        cost = one.cost(mapped(lambda tensor: tensor[:1], x))
+    cost = one.cost(mapped(lambda tensor: tensor[:1], x))
     return cost.tile(1, num_rows(x), _elements(model, device))[1]
 
 
@@ -205,15 +197,13 @@ def drawn(model: Any, guide: Any, x: Inputs | None, num_draws: int, device: torc
     like = next(iter(sites.values()))
     inside = any(shape is None for _, shape in masks.values())
     shapes = {name: tensor.shape for name, tensor in sites.items()}
-    free: dict[str, Any] | None = None
-    fixed: dict[str, Tensor] = {}
-    scaled: dict[str, Any] = {}
+    posteriors: dict[str, Any] = {}
     if isinstance(guide, HasPosterior):
         posteriors = {name: guide.posterior(name) for name in (guide.sites if isinstance(guide, Guide) else sites)}
         check_shapes({name: q.event_shape for name, q in posteriors.items()}, shapes, "one")
-        fixed = {name: q.loc for name, q in posteriors.items() if is_constant(q)}
-        free = {name: q for name, q in posteriors.items() if name not in fixed}
-        scaled = {name: q for name, q in free.items() if unit_noise(q, 1) is not None}
+    fixed: dict[str, Tensor] = {name: q.loc for name, q in posteriors.items() if is_constant(q)}
+    free = {name: q for name, q in posteriors.items() if name not in fixed}
+    scaled = {name: q for name, q in free.items() if unit_noise(q, 1) is not None}
     sizes = {
         name: (scaled[name].noise_shape.numel() if name in scaled else site.numel()) * site.element_size()
         for name, site in sites.items()
@@ -223,14 +213,13 @@ def drawn(model: Any, guide: Any, x: Inputs | None, num_draws: int, device: torc
     most = max(1, BLOCK_BYTES // max(1, sum(sizes.values()) + of_masks))
     for first in range(0, num_draws, most):
         size = min(most, num_draws - first)
-        if free is None:
+        if posteriors:
+            noise: Any = {
+                n: unit_noise(q, size) if n in scaled else q.expand((size,)).sample() for n, q in free.items()
+            }
+        else:
             noise = _draw_weights(guide, sites, example, size)
             check_shapes({name: weight.shape[1:] for name, weight in noise.items()}, shapes, "one")
-        else:
-            noise = {}
-            for name, q in free.items():
-                units = unit_noise(q, size) if name in scaled else None
-                noise[name] = q.expand((size,)).sample() if units is None else units
         yield Draws(model, size, noise | draw_masks(masks, size, like), scaled, fixed, inside)
 
 
@@ -262,14 +251,11 @@ def masks_of(model: Any, x: Inputs, together: bool) -> Masks:
 def draw_masks(masks: Masks, num_draws: int, like: Tensor) -> dict[str, Tensor]:
     """One mask per draw, ``[num_draws, ...]`` by name. The network itself draws a mask without a shape while it runs; here
     it has one scalar per draw as a placeholder."""
-    drawn = {}
-    for name, (rate, shape) in masks.items():
-        if shape is None:
-            drawn[name] = like.new_zeros(num_draws)
-        else:
-            mask = keep_mask((num_draws, *shape), rate, device=like.device)
-            drawn[name] = mask.view(torch.uint8).to(like.dtype)
-    return drawn
+
+    def mask(rate: float, shape: torch.Size) -> Tensor:
+        return keep_mask((num_draws, *shape), rate, device=like.device).view(torch.uint8).to(like.dtype)
+
+    return {n: like.new_zeros(num_draws) if shape is None else mask(rate, shape) for n, (rate, shape) in masks.items()}
 
 
 def example_of(model: Any, x: Inputs, device: torch.device) -> Any:

@@ -25,7 +25,7 @@ from pyrodrop.arrays import tensor_of, without_graph
 from pyrodrop.checks import Count, Real, checked, shown
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import check_support, elements
+from pyrodrop.likelihoods import aligned, check_support, elements, per_row
 from pyrodrop.likelihoods.classes import check_classes, labels
 from pyrodrop.prediction.quantiles import cdf, checked_levels, mixture_quantiles
 
@@ -58,9 +58,8 @@ class Prediction:
             raise TypeError(f"f must be samples of the function, a tensor [S, N, ...]; got {shown(self.f)}")
         shape = getattr(self.distribution, "batch_shape", None)
         if shape is None or len(shape) < 2 or shape[1] != self.f.shape[1] or shape[0] not in (1, len(self.f)):
-            got = shown(self.distribution)
-            if shape is not None:
-                got = f"a {type(self.distribution).__name__} of batch shape {list(shape)}"
+            kind = type(self.distribution).__name__
+            got = shown(self.distribution) if shape is None else f"a {kind} of batch shape {list(shape)}"
             raise ValueError(
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
@@ -198,11 +197,7 @@ class Prediction:
     def aligned(self, y: Any) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
         y = check_finite("y", without_graph(tensor_of(y, "y"), "y").to(self.f.device))
-        want = self.distribution.batch_shape[1:] + self.distribution.event_shape
-        if y.dim() == 1 and want == (len(y), 1):
-            y = y[:, None]
-        if y.shape != want:
-            raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
+        y = aligned(y, per_row(self.distribution, 2))
         of_element = elements(self.distribution)
         if isinstance(of_element, Categorical):
             y = labels(y)

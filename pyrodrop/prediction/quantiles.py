@@ -125,8 +125,7 @@ def _root(distribution: Any, q: float) -> Tensor:
 
 def _smallest(distribution: Any, q: float) -> Tensor:
     """The smallest k with F(k) >= q of the mixture of counts along the first axis of ``[T, n]``, int64 ``[n]``."""
-    below, _ = _by_scipy(distribution)
-    assert below is not None
+    below = _of_counts(distribution)
     bound = q - max(_CLOSE * min(q, 1 - q), 2 * _EPS)  # so that F(k) = q is not missed
     low, high = np.full(distribution.batch_shape[1], -1.0), np.zeros(distribution.batch_shape[1])
     while (short := below(high).mean(0) < bound).any():

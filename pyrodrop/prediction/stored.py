@@ -111,9 +111,8 @@ class Stored:
             ValueError: a part differs from the file's; or it is None and the file does not describe it; or the file is
                 damaged.
         """
-        states = {name: under(f"{name}.", self.tensors) for name in parts}
-        for state in states.values():
-            state |= {name: value.to(dtype) for name, value in state.items() if dtype and value.is_floating_point()}
+        tensors = {n: v.to(dtype) if dtype and v.is_floating_point() else v for n, v in self.tensors.items()}
+        states = {name: under(f"{name}.", tensors) for name in parts}
         columns = Columns.of_words(self.settings["columns"], self.where) if "columns" in self.settings else None
         complete = self._complete(parts, states) if any(part is None for part in parts.values()) else dict(parts)
         modules = _modules(complete)

@@ -56,20 +56,21 @@ def _candidates(passes: Passes, call: Dropout, time: int, weights: Mapping[str, 
 def _carries(passes: Passes, number: int, call: Dropout) -> bool:
     """Whether the output is the same with random masks and with the weight multiplied by them, and differs between masks."""
     assert call.weight is not None
-    assert call.units is not None
     weight, keep, rows = passes.values[call.weight], 1 - call.drop_rate, num_rows(passes.x)
     generator = torch.Generator().manual_seed(number)
     first, second = ((torch.rand(call.shape, generator=generator) < 0.5).to(weight) for _ in range(2))
     full = call.layout.of_examples(call.shape, rows)
+    nothing: list[Tensor | None] = [None] * len(passes.dropouts)
+
+    def masks(of_call: Tensor) -> list[Tensor | None]:
+        return [*nothing[:number], of_call.expand(full), *nothing[number + 1 :]]
+
     masked: list[Any] = []
     scaled: list[Any] = []
     for mask in (first, 1 - first, second):
         changed = {call.weight: weight * call.units.over(mask.flatten() / keep, weight.shape)}
-        nothing = mask.new_full((1,), keep)
-        for sets, of_call, values in ((masked, call.layout.spread(mask, full, rows), {}), (scaled, nothing, changed)):
-            masks: list[Tensor | None] = [None] * len(passes.dropouts)
-            masks[number] = of_call.expand(full)
-            sets.append((masks, values))
+        masked.append((masks(call.layout.spread(mask, full, rows)), {}))
+        scaled.append((masks(mask.new_full((1,), keep)), changed))
     want, got = passes.masked([*masked, *scaled]).chunk(2)
     tolerance = 1e-8 if got.dtype == torch.float64 else 1e-4
     return close(want, got, largest=tolerance) and not close(want[0], want[1], largest=tolerance)

@@ -18,7 +18,6 @@ loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), App
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -61,9 +60,7 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
     distribution = likelihood(output, Standardize())
     terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian
-    if loss is None:
-        loss = "mse" if plain else "mean_nll"
-    one_of(loss, Loss, "loss")
+    loss = one_of(loss, Loss, "loss") if loss is not None else "mse" if plain else "mean_nll"
     if loss == "mse":
         if not plain:
             raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")
@@ -75,8 +72,3 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
             )
         return float(precision) * num_data * terms / 2
     return float(num_data * terms) if loss == "mean_nll" else 1.0
-
-
-def prior_scale(c: float, decay: float, keep_rate: float) -> float:
-    """sigma = 1 / sqrt(c decay p)."""
-    return 1 / math.sqrt(c * decay * keep_rate)

@@ -20,7 +20,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Dropout, Layout
-from pyrodrop.networks.trial import Look, Properties, Trial, close, running
+from pyrodrop.networks.trial import Look, Trial, close, running
 from pyrodrop.reparam.lazy import LazyWeight
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -43,11 +43,6 @@ class Passes(Trial):
         found: properties of the network in the modes that `stays` has now.
     """
 
-    dropouts: list[Dropout]
-    calls: list[DropoutCall]
-    times: list[int]
-    uses: dict[str, list[int]]
-    found: Properties
     draws = (
         "the network draws random numbers that are not masks of dropout: put that module in evaluation mode, or draw "
         "masks by torch.bernoulli with one rate"
@@ -62,20 +57,15 @@ class Passes(Trial):
         x: Inputs,
         output: Output | None = None,
     ) -> None:
-        attends, recurs = (
-            any(isinstance(m, kind) for m in network.modules()) for kind in (nn.MultiheadAttention, nn.RNNBase)
-        )
-
         def run(weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-            return call(network, {**values, **weights}, names, x, output, attends=attends, recurs=recurs)
+            return call(network, {**values, **weights}, names, x, output)
 
         super().__init__(network, run, {name: values[name] for name in sites})
         self.other = dict(self.weights)
         self.watching = lambda: _Watch(network)
         self._training = {module for module in network.modules() if module.training and not isinstance(module, _NORMS)}
-        self._depth: int | None = (
-            1  # of the modules around a call that train: the innermost, all (None), the network's (0)
-        )
+        # of the modules around a call that train: the innermost, all (None), the network's (0)
+        self._depth: int | None = 1
         self.values, self.names, self.x, self.output = dict(values), dict(names), x, output
 
     def masked(self, sets: Sequence[tuple[Sequence[Tensor | None], Mapping[str, Tensor]]]) -> Tensor:
@@ -226,16 +216,10 @@ def _layout(two: DropoutCall, three: DropoutCall, x: Tensor | None, y: Tensor | 
     axes = [axis for axis in range(len(a)) if a[axis] != b[axis]]
     if not axes:
         return Layout(None)
-    axis = axes[0]
-    if len(axes) > 1 or 3 * a[axis] != 2 * b[axis]:
-        return Layout(axis, None)
-    rows = a[axis] // 2
-    if rows == 1:
-        return Layout(axis)
-    if x is None or y is None:
-        return Layout(axis, None)
+    axis, rows = axes[0], a[axes[0]] // 2
+    known = len(axes) == 1 and 3 * a[axis] == 2 * b[axis]
+    if not known or rows == 1 or x is None or y is None:
+        return Layout(axis, "examples" if known and rows == 1 else None)
     consecutive = close(y.narrow(axis, rows, 2 * rows), x)
     interleaved = close(y.unflatten(axis, (rows, 3)).narrow(axis + 1, 1, 2).flatten(axis, axis + 1), x)
-    if consecutive == interleaved:
-        return Layout(axis, None)
-    return Layout(axis, "examples" if consecutive else "rows")
+    return Layout(axis, None if consecutive == interleaved else "examples" if consecutive else "rows")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import glob
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,7 @@ from pyrodrop.networks.sites import Parameters, parameters_of
 from pyrodrop.networks.trial import close
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
-from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
+from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, strength
 from pyrodrop.reading.found import Passes
 from pyrodrop.threads import exclusive, outside
 from pyrodrop.training.result import Fit
@@ -117,8 +118,7 @@ def read(
             "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
             "got weight_decay 0 for all weights"
         )
-    first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
-    where = first.device
+    where = next(iter((*parameters.trained.values(), *net.parameters()))).device
     network, likelihood = network.to(where), copy.deepcopy(likelihood).to(where)
     x = mapped(lambda part: part.to(where), x)
     sites = _with_prior(parameters, decays, prior)
@@ -254,7 +254,8 @@ def _priors(
 
     def of(names: list[str]) -> dict[str, Prior | None]:
         keep = {name: 1 - carried[name].drop_rate if name in carried else 1.0 for name in names}
-        return {glob.escape(n): Gaussian(prior_scale(c, decays[n], keep[n])) if decays[n] > 0 else None for n in names}
+        sds = {name: 1 / math.sqrt(c * decays[name] * keep[name]) for name in names if decays[name] > 0}
+        return {glob.escape(name): Gaussian(sds[name]) if name in sds else None for name in names}
 
     return of(parameters.weights), of(parameters.vectors) or None
 
@@ -269,7 +270,6 @@ def _check_reading(
         if call.weight is None:
             noise[call.name] = mask
         else:
-            assert call.units is not None
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
@@ -299,19 +299,16 @@ class Reading(Fit):
             name: prior.scale if isinstance(prior, Gaussian) and isinstance(prior.scale, float) else None
             for name, prior in model.priors.items()
         }
-        rows: list[tuple[str, str, float | None, str, float | None, str]] = []
-        for call in model.dropouts.calls:
-            layer = call.weight or "-"
-            joint = "yes" if call.layout.joint else "no"
-            scale = None if call.weight is None else scales[call.weight]
-            rows.append((layer, _where(call), call.drop_rate, _read_as(call), scale, joint))
-        carried = model.dropouts.carried
-        rows += [
-            (name, "none", None, "point estimate", scale, "yes")
-            for name, scale in scales.items()
-            if name not in carried
+        calls, carried = model.dropouts.calls, model.dropouts.carried
+        of_calls = [(call, scales.get(call.weight or ""), "yes" if call.layout.joint else "no") for call in calls]
+        return [
+            *(
+                (call.weight or "-", _where(call), call.drop_rate, _read_as(call), sd, joint)
+                for call, sd, joint in of_calls
+            ),
+            *((n, "none", None, "point estimate", sd, "yes") for n, sd in scales.items() if n not in carried),
+            *((name, "none", None, "point estimate without prior", None, "yes") for name in model.free),
         ]
-        return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
 
     def __repr__(self) -> str:
         rows = self.rows()
@@ -332,7 +329,6 @@ def _where(call: Dropout) -> str:
 def _read_as(call: Dropout) -> str:
     if call.weight is None:
         return "noise of the function"
-    assert call.units is not None
     units = "rows" if call.units.axis == 0 else "columns"
     blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
     return f"{call.shape.numel()} {blocks}{units} of {call.weight}"

@@ -125,15 +125,11 @@ class LazyWeight(torch.Tensor):
             and {axis % 2 for axis in args[1:]} in (set(), {0, 1})
         ):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
-        for weight in lazy:
-            if weight.drawn:
-                continue
-            at = recognise(func, args, kwargs, weight)
-            if at is not None:
-                # a product of two weights has no rows
-                at = None if isinstance(at.x, LazyWeight) else weight.distribution.place(at)
-            if at is not None:
-                return weight._map(at)
+        for weight in (weight for weight in lazy if not weight.drawn):
+            at = recognise(func, args, kwargs, weight)  # of which a product of two weights has no rows
+            placed = None if at is None or isinstance(at.x, LazyWeight) else weight.distribution.place(at)
+            if placed is not None:
+                return weight._map(placed)
         plain, named = over_tensors(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
         return func(*plain, **named)
 
@@ -181,7 +177,7 @@ class LazyDistribution(TorchDistribution):
         self.examples: int | None = 0
         self.pushed: bool = False  # whether noise was pushed through a map
         self.learns: bool = torch.is_grad_enabled()
-        self._divergences: list[tuple[LazyDistribution, Tensor]] = []
+        self._divergences: dict[LazyDistribution, Tensor] = {}
         super().__init__(base.batch_shape, base.event_shape, False)
 
     def place(self, at: LinearMap) -> LinearMap | None:
@@ -190,9 +186,8 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        placed: LinearMap | None = at
-        if not self.strategy.one_weight:
-            placed = None if self.examples is None else at.at_examples(self.examples)
+        of_examples = None if self.examples is None else at.at_examples(self.examples)
+        placed = at if self.strategy.one_weight else of_examples
         if is_constant(self.base):
             return placed if isinstance(at.bias, LazyWeight) else at
         if placed is None or not self.strategy.pushes(self.base, placed):
@@ -253,12 +248,9 @@ class LazyDistribution(TorchDistribution):
 
     def divergence(self, prior: LazyDistribution) -> Tensor:
         """KL divergence of the weight's distribution from a prior, computed once."""
-        for known, kl in self._divergences:
-            if known is prior:
-                return kl
-        kl = divergence(self.base, prior.base, lambda: self.base.rsample())
-        self._divergences.append((prior, kl))
-        return kl
+        if prior not in self._divergences:
+            self._divergences[prior] = divergence(self.base, prior.base, lambda: self.base.rsample())
+        return self._divergences[prior]
 
 
 @register_kl(LazyDistribution, LazyDistribution)

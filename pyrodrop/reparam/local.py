@@ -74,12 +74,9 @@ def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
     y = at.f(x, loc)
     if variance is not None:
         of_y = at.f(at.x**2, variance)
-        zeta = torch.randn_like(
-            of_y, memory_format=torch.contiguous_format
-        )  # in the same order for all layouts of images
-        y = (
-            y + torch.sqrt(of_y.clamp_min(torch.finfo(of_y.dtype).tiny)) * zeta
-        )  # differentiable where the variance is 0
+        # zeta is in the same order for all layouts of images, and the root differentiable where the variance is 0
+        zeta = torch.randn_like(of_y, memory_format=torch.contiguous_format)
+        y = y + torch.sqrt(of_y.clamp_min(torch.finfo(of_y.dtype).tiny)) * zeta
     for factor in () if form.factors is None else form.factors():
         e = torch.randn(at.batch, dtype=y.dtype, device=y.device)
         y = y + at.over_examples(e) * at.f(at.x, factor)

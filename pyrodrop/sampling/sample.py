@@ -18,8 +18,8 @@ from pyrodrop.changes import Kept
 from pyrodrop.checks import Count, HasDraws, Progress, Real, Seed, checked, shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, resolve, seeded
+from pyrodrop.guides.guide import check_shapes
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.agreement import check_shapes
 from pyrodrop.sampling.compiled_density import CompiledDensity, Name
 from pyrodrop.sampling.density import Density, network_density, program_density, still
 from pyrodrop.sampling.hmc import HMC

@@ -108,7 +108,7 @@ class Sampled(Posterior):
             ValueError: there are no data, or they do not fit the model.
         """
         chosen = self.own_data("log_likelihood", data, others=True)
-        self.model.check_targets(chosen)
+        self.model.targets_check(chosen.x)(chosen)
         y = self.model.likelihood.as_target(chosen.y)
         together, blocks = max(1, _AT_ONCE // (self.draws * len(chosen))), []
         for first in range(0, self.chains, together):  # so that not all of f is in memory

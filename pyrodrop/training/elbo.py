@@ -30,7 +30,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
 from pyrodrop.guides.ensemble import Ensemble, members_of
 from pyrodrop.guides.guide import Guide
-from pyrodrop.models.network import NetworkModel, mixes_examples, repeatable
+from pyrodrop.models.network import NetworkModel, mixes_examples
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.parts import Described
 from pyrodrop.prediction.agreement import check_call, innermost, knows_sites
@@ -87,8 +87,7 @@ def bound_terms(
     That, scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) are left out; with `nll_alone` also the
     KL divergence, which is 0. The divergences that depend on no sample are kept in `known`.
     """
-    with repeatable(model):
-        sites = _sites(model, guide, args, kwargs)
+    sites = _sites(model, guide, args, kwargs)
     scale = common_scale(node for pair in sites for node in pair if node is not None)
     kept = [(site, q) for site, q in sites if q is None or not nll_alone]
     own = [(site, q and {**q, "scale": _plates(q) if scale is None else q["scale"] / scale}) for site, q in kept]
@@ -411,7 +410,7 @@ def _blocks(
         raise ValueError(f"elbo needs data in memory, elbo(data=(x, y)); got {data.source}")
     together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
     if isinstance(model, NetworkModel):
-        model.check_targets(data)
+        model.targets_check(data.x)(data)
     size = len(data)
     if takes_num_data(model) and takes_num_data(guide) and not together:
         size = BLOCK

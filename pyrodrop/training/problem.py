@@ -168,7 +168,7 @@ class Problem:
                 "depends on the others, if only in training mode, as under BatchNorm: use estimator='shared', or put those "
                 "layers in evaluation mode (.eval()) before the model is made"
             )
-        if taken < rows and model.takes_all_rows(x):
+        if taken < rows and model.properties(x).whole:
             yield f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {taken}"
 
     @property

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.compression.compress import Prunes
 from pyrodrop.data import Dataset
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.exact_last_layer import ExactLastLayer
@@ -105,7 +104,7 @@ def reason(fit: Any) -> tuple[str, str]:
     if worth is not None and (sentence := _of_rows(worth, size)):
         return sentence, "a-constant-predicts-as-well"
     guide: Any = fit.guide
-    if isinstance(guide, Guide | Ensemble) and not isinstance(guide, Prunes) and guide.rate_kind.learned:
+    if isinstance(guide, Guide | Ensemble) and not hasattr(guide, "keep_mask") and guide.rate_kind.learned:
         largest = max((float(torch.as_tensor(rate).max()) for rate in guide.rates().values()), default=1.0)
         if largest < _SMALL:
             return (

@@ -61,16 +61,6 @@ docs/measured.md. Of the six guides there, this one has the log densities that a
 posterior, by the sum of the differences over the three problems. It does not solve *in-between*: 38 % of the test rows, most
 of which are in the gap, are in their 95 % intervals. The exact posterior under these priors has a smaller log density there,
 and a mean field or dropout a far smaller one.
-
-`rnn/...`: recurrent networks with one mask per sequence: Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
-
-    characters    an embedding, an LSTM of 128 units and a softmax: the next of 68 characters at every step of a sequence
-    solar         an LSTM of 16 units: the change of solar irradiance in 5 years from those of the last 22
-
-A draw of the weights is one network for a whole sequence, so a mask drops the same units of the input, the state and the
-output of the LSTM at all steps. A mask of the embedding drops characters wherever they occur. Data and sizes are not those
-of the paper, so that training takes minutes on one core; sizes and rates were chosen on the last part of the training data.
-Steps are traced: compiling those of a sequence would take as long as the training.
 """
 
 from __future__ import annotations
@@ -85,7 +75,7 @@ import torch
 from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.guides import BernoulliDropout, Guide
-from pyrodrop.models import MLP, NetworkModel, from_module
+from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.priors import Prior
 from pyrodrop.zoo import networks
 from pyrodrop.zoo.entry import Entry
@@ -494,47 +484,4 @@ TOYS = [
     for name, (what, source, scales) in _TOYS.items()
 ]
 
-# --- recurrent networks -----------------------------------------------------------------------------------------------
-
-_traced = partial(_given, schedule=schedules.cosine, engine="traced")
-_RECURRENT = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
-_text = partial(
-    Entry,
-    source=f"{_RECURRENT}; the text and the size are not in the paper",
-    data="gospels",
-    model=lambda data: from_module(networks._LanguageModel(), priors.Gaussian(), likelihoods.Categorical()),
-    purpose="text",
-)
-_language = partial(_traced, steps=4000, batch_size=32, lr=5e-3)
-SEQUENCES = [
-    _text(
-        name="rnn/characters",
-        summary="variational dropout .05 of an LSTM on characters of Mark and Luke, 1 x 128, 4,000 steps",
-        guide=partial(BernoulliDropout, drop_rate={"embedding.*": 0.01, "*": 0.05}),
-        training=partial(_language, estimator="local"),
-        draws=50,
-    ),
-    _text(
-        name="rnn/characters-none",
-        summary="the LSTM of rnn/characters without dropout, maximum a posteriori",
-        guide=guides.Point,
-        training=partial(_language, estimator="shared"),
-        draws=1,
-    ),
-    Entry(
-        name="rnn/solar",
-        summary="variational dropout .1 of an LSTM forecast of solar irradiance in 5 years, 1 x 16",
-        source=f"{_RECURRENT}; this series is not in the paper",
-        data="solar",
-        model=lambda data: from_module(networks._Forecast(), priors.Gaussian(), likelihoods.Gaussian()),
-        # x has one input, whose mask would drop the whole series
-        guide=partial(BernoulliDropout, drop_rate={"lstm.weight_ih*": 0.0, "*": 0.1}),
-        training=partial(_traced, steps=1000, batch_size=64, lr=1e-2, estimator="local"),
-        purpose="a forecast",
-        draws=1000,
-    ),
-]  # fmt: skip
-
-ENTRIES: dict[str, Entry] = {
-    entry.name: entry for entry in (*CO2, CONCRETE, *KINGMA, *UCI, *LENET, *SPARSE, *TOYS, *SEQUENCES)
-}
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*CO2, CONCRETE, *KINGMA, *UCI, *LENET, *SPARSE, *TOYS)}

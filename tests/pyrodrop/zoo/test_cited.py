@@ -29,10 +29,10 @@ def test_what_loads_is_what_has_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     shipped = sorted(file.relative_to(trained.SHIPPED).as_posix().removesuffix(".safetensors") for file in files)
     monkeypatch.delenv("PYRODROP_ZOO", raising=False)
     assert zoo.names(loads=True) == shipped != NAMES
-    (tmp_path / "rnn").mkdir()
-    (tmp_path / "rnn" / "solar.safetensors").touch()
+    (tmp_path / "concrete").mkdir()
+    (tmp_path / "concrete" / "synthetic.safetensors").touch()
     monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
-    assert zoo.names("rnn/*", loads=True) == ["rnn/characters", "rnn/characters-none", "rnn/solar"]
+    assert zoo.names("concrete/*", loads=True) == ["concrete/synthetic"]
 
 
 @pytest.mark.parametrize("name", NAMES)

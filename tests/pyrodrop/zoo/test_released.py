@@ -20,7 +20,7 @@ from pyrodrop import zoo
 from pyrodrop.zoo import trained
 
 ROOT = Path(__file__).parents[3]
-NAME = "rnn/solar"
+NAME = "co2/mc-dropout-tanh-0.1"
 
 
 def test_every_posterior_is_in_the_wheel_or_has_a_hash() -> None:
@@ -67,16 +67,16 @@ def test_an_address_is_asked_once_and_wrong_content_is_not_kept(
 ) -> None:
     url, folder = site
     right = (trained.HASHES.parent / f"{NAME}.safetensors").read_bytes()
-    served, kept = folder / "rnn.solar.safetensors", installed / "zoo" / f"{NAME}.safetensors"
+    served, kept = folder / "co2.mc-dropout-tanh-0.1.safetensors", installed / "zoo" / f"{NAME}.safetensors"
     monkeypatch.setenv("PYRODROP_ZOO", f"{url}/")
     served.write_bytes(right[:-1] + b"x")
     monkeypatch.setattr("pyrodrop.data.files._RETRIES", 0)
-    with pytest.raises(ValueError, match="is not the trained posterior rnn/solar, and was not kept"):
+    with pytest.raises(ValueError, match="is not the trained posterior co2/mc-dropout-tanh-0.1, and was not kept"):
         zoo.load(NAME)
     assert not kept.exists()
     served.unlink()
     with pytest.raises(
-        ConnectionError, match="rnn/solar could not be downloaded from http.*alternatively, set the env"
+        ConnectionError, match="co2/mc-dropout-tanh-0.1 could not be downloaded from http.*alternatively, set the env"
     ):
         zoo.load(NAME)
     served.write_bytes(right)
@@ -105,6 +105,6 @@ def test_the_address_is_the_releases_of_this_version(installed: Path, monkeypatc
     monkeypatch.setattr(trained, "metadata", lambda name: about)
     monkeypatch.setattr(trained, "download", lambda url, *_: Path(url).name)
     assert trained.address() == "https://pyro.ai/p/releases/download/v1.2"
-    assert trained.pull(NAME) == "rnn.solar.safetensors"
+    assert trained.pull(NAME) == "co2.mc-dropout-tanh-0.1.safetensors"
     about.replace_header("Project-URL", "Repository, https://example.org/p")
     assert trained.address() == ""

@@ -77,7 +77,7 @@ def test_the_log_joint_of_the_scripts_is_that_of_the_model(monkeypatch: pytest.M
     its = peer["Problem"](**{name: value.tolist() if value.ndim == 0 or name in ("widths", "scales") else value
                              for name, value in content.items()})  # fmt: skip
     model = problem.model()
-    model.check_targets(train)
+    model.targets_check(train.x)(train)
     x, y, _ = peer["tensors"](its)
     found = []
     for seed in range(2):
