@@ -436,7 +436,7 @@ def optimizer_of(
     Raises:
         TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
         ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, decays them,
-            does not step by one dense gradient, or, if stacked, may mix the gradients of independent fits.
+            maximises, does not step by one dense gradient, or, if stacked, may mix the gradients of independent fits.
     """
     for parameter in parameters.values():
         parameter.data = parameter.data.contiguous()  # as torch's fused Adam assumes, even of a transposed weight
@@ -464,6 +464,8 @@ def optimizer_of(
             f"another one, also of log scales, which the ELBO does not have; got {name}: use "
             f"functools.partial(torch.optim.{name}, weight_decay=0) and a prior, such as priors.Gaussian(scale=...)"
         )
+    if any(group.get("maximize") for group in made.param_groups):
+        raise ValueError(f"optimizer must minimise, since the loss is minus the ELBO; got {name} with maximize=True")
     closure = inspect.signature(made.step).parameters.get("closure")
     if isinstance(made, torch.optim.SparseAdam) or (closure is not None and closure.default is closure.empty):
         raise ValueError(

@@ -55,6 +55,7 @@ def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
             ValueError,
             r"got AdamW: use functools.partial\(torch.optim.AdamW, weight_decay=0\)",
         ),
+        (functools.partial(torch.optim.Adam, maximize=True), ValueError, "must minimise.* got Adam with maximize=True"),
         (
             lambda groups: torch.optim.SGD([{**g, "weight_decay": 0.1} for g in groups]),
             ValueError,
