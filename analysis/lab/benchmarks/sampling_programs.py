@@ -50,8 +50,8 @@ class Means(NamedTuple):
             samples = of_network(weights, pyrodrop.data.foong2020())
         flat = [np.asarray(samples[site], float).reshape(*samples[site].shape[:2], -1) for site in sorted(samples)]
         columns = np.concatenate(flat, -1)
-        effective = array_stats.ess(np.moveaxis(columns, -1, 0), method="bulk")
-        return cls(columns.mean((0, 1)), columns.std((0, 1)) / np.sqrt(effective), float(effective.min()))
+        bulk, of_mean = (array_stats.ess(np.moveaxis(columns, -1, 0), method=method) for method in ("bulk", "mean"))
+        return cls(columns.mean((0, 1)), columns.std((0, 1)) / np.sqrt(of_mean), float(bulk.min()))
 
     def apart(self, other: Means) -> float:
         """The largest difference of means, in standard errors."""
