@@ -65,10 +65,9 @@ def ours(name: str, seed: int = 0) -> Iterable[Run]:
     """The first and a later call of `pyrodrop.sample`, for a network with its model."""
     problem: Any = POSTERIORS[name].to(PYRO)
     if POSTERIORS[name].program is network:
-        sites = [f"layers.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")]
-        prior = {site: pyrodrop.priors.Gaussian(sd) for site, sd in zip(sites, SDS, strict=True)}
-        likelihood = pyrodrop.likelihoods.Gaussian(100.0)
-        model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=prior, likelihood=likelihood)
+        prior = {f"layers.{layer}.*": pyrodrop.priors.Gaussian(sd) for layer, sd in enumerate(SDS[::2])}
+        likelihood, of_bias = pyrodrop.likelihoods.Gaussian(100.0), pyrodrop.priors.Gaussian(SDS[1])
+        model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=of_bias, likelihood=likelihood)
         problem = model, tuple(problem[1].values())
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYRODROP_CACHE"] = folder
