@@ -61,21 +61,32 @@ class Means(NamedTuple):
 Run = tuple[Means, dict[str, Any]]
 
 
+def problem_of(name: str) -> Any:
+    """The program and its data, or for a network its model and (x, y)."""
+    problem: Any = POSTERIORS[name].to(PYRO)
+    if POSTERIORS[name].program is not network:
+        return problem
+    prior = {f"layers.{layer}.*": pyrodrop.priors.Gaussian(sd) for layer, sd in enumerate(SDS[::2])}
+    likelihood, of_bias = pyrodrop.likelihoods.Gaussian(100.0), pyrodrop.priors.Gaussian(SDS[1])
+    model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=of_bias, likelihood=likelihood)
+    return model, tuple(problem[1].values())
+
+
+def sites_of_program(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Draws of a network by the names that its program has."""
+    return {"".join(site.split(".")[::-1][:2]): values for site, values in samples.items()}
+
+
 def ours(name: str, seed: int = 0) -> Iterable[Run]:
     """The first and a later call of `pyrodrop.sample`, for a network with its model."""
-    problem: Any = POSTERIORS[name].to(PYRO)
-    if POSTERIORS[name].program is network:
-        prior = {f"layers.{layer}.*": pyrodrop.priors.Gaussian(sd) for layer, sd in enumerate(SDS[::2])}
-        likelihood, of_bias = pyrodrop.likelihoods.Gaussian(100.0), pyrodrop.priors.Gaussian(SDS[1])
-        model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=of_bias, likelihood=likelihood)
-        problem = model, tuple(problem[1].values())
+    problem = problem_of(name)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYRODROP_CACHE"] = folder
         for _ in range(2):
             begun = core_seconds()
             sampled = pyrodrop.sample(*problem, device="cpu", seed=seed, progress=False)
             seconds, found = core_seconds() - begun, sampled.diagnostics()
-            samples = {"".join(site.split(".")[::-1][:2]): values for site, values in sampled.samples.items()}
+            samples = sites_of_program(sampled.samples)
             about = {"divergent": found.diverging, "R-hat": found.r_hat_f, "engine": sampled.settings["engine"]}
             yield (
                 Means.of(name, samples),
