@@ -41,7 +41,7 @@ _NOT_FINITE = (
     "prior, the likelihood and the data, or pass start=..., trained runs"
 )
 _NEARER = 0.9  # draw number n to compare is scaled by this to the power n
-_BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
+_BLOCK_BYTES = {"cpu": 2 * 2**20, "cuda": 2**30}  # of a block's activations: fit a core's cache, or occupy a GPU
 _MOST_OPERATIONS = 1500  # of an energy and its gradient, to compile them unasked
 
 Name = Literal["auto", "compiled", "traced"]
@@ -159,7 +159,8 @@ class CompiledDensity:
         """Make the program of a step, and compare it with Pyro at two points."""
         density, self.block = self.density, 1
         if mapped:
-            most = _BLOCK_BYTES.get(density.device.type, _BLOCK_BYTES["cpu"]) // max(1, energy.bytes)
+            cores = 1 if (on_gpu := density.device.type == "cuda") else torch.get_num_threads()
+            most = cores * _BLOCK_BYTES["cuda" if on_gpu else "cpu"] // max(1, energy.bytes)
             self.block = next(n for n in range(self.chains, 0, -1) if self.chains % n == 0 and n <= max(1, most))
         chains = self.metric.scale.new_zeros(self.block, self.size)
         inputs = [chains, chains.clone(), chains.clone(), chains.new_zeros(()), *filter(torch.is_tensor, self.metric)]

@@ -335,7 +335,8 @@ def describe(program: Callable[..., Any]) -> str:
     """A model or guide in one line."""
     if hasattr(program, "describe"):
         return str(program.describe())
-    return getattr(program, "__name__", type(program).__name__)
+    function = getattr(program, "func", program)  # of functools.partial
+    return getattr(function, "__name__", type(function).__name__)
 
 
 # Pyro's autoguides. One refers to its model, loses that reference when it is copied or pickled, and creates its parameters

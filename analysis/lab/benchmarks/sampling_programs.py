@@ -5,7 +5,8 @@ and compiling, each sampler in a process of its own that has imported its packag
 second call in the process. NumPyro makes 2,000 draws after 1,000 transitions of tuning, nutpie 2,000 after its own number,
 on NumPyro's density compiled by JAX, and Pyro 100 after 100, or as many as 30 s allow.
 
-A score is the least effective number of draws of all numbers of all sites per second, or of f at 20 points of a network.
+A score is the least effective number of draws of all numbers of all sites per second; of a network, whose weights are not
+identified, of f at 20 points and of the log density.
 *apart* is the largest difference of a mean from the reference, in standard errors of it: the reference is posteriordb's, or
 20,000 draws of NumPyro.
 """
@@ -27,7 +28,7 @@ from pyro.infer import MCMC, NUTS
 import pyrodrop
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, Cells, command, elsewhere, why
 from pyrodrop.analysis.lab.peers.numpyro_training import ONE_THREAD
-from pyrodrop.analysis.lab.programs.posteriors import POSTERIORS, PYRO, ROWS, SDS, function, network, numpyro
+from pyrodrop.analysis.lab.programs.posteriors import POSTERIORS, PYRO, ROWS, SDS, network, numpyro, of_network
 from pyrodrop.analysis.reports.console import core_seconds
 
 MOST_SECONDS = 30.0  # of Pyro's NUTS
@@ -46,11 +47,11 @@ class Means(NamedTuple):
         """Of draws ``[chains, draws, ...]`` by site; of f at points for a network."""
         if POSTERIORS[name].program is network:
             weights = {site: torch.tensor(np.array(values)) for site, values in samples.items()}
-            samples = {"f": function(PYRO, weights, pyrodrop.data.foong2020().test.x[::25])}
+            samples = of_network(weights, pyrodrop.data.foong2020())
         flat = [np.asarray(samples[site], float).reshape(*samples[site].shape[:2], -1) for site in sorted(samples)]
         columns = np.concatenate(flat, -1)
-        effective = array_stats.ess(np.moveaxis(columns, -1, 0), method="bulk")
-        return cls(columns.mean((0, 1)), columns.std((0, 1)) / np.sqrt(effective), float(effective.min()))
+        bulk, of_mean = (array_stats.ess(np.moveaxis(columns, -1, 0), method=method) for method in ("bulk", "mean"))
+        return cls(columns.mean((0, 1)), columns.std((0, 1)) / np.sqrt(of_mean), float(bulk.min()))
 
     def apart(self, other: Means) -> float:
         """The largest difference of means, in standard errors."""
@@ -60,22 +61,32 @@ class Means(NamedTuple):
 Run = tuple[Means, dict[str, Any]]
 
 
-def ours(name: str) -> Iterable[Run]:
-    """The first and a later call of `pyrodrop.sample`, for a network with its model."""
+def problem_of(name: str) -> Any:
+    """The program and its data, or for a network its model and (x, y)."""
     problem: Any = POSTERIORS[name].to(PYRO)
-    if POSTERIORS[name].program is network:
-        sites = [f"layers.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")]
-        prior = {site: pyrodrop.priors.Gaussian(sd) for site, sd in zip(sites, SDS, strict=True)}
-        likelihood = pyrodrop.likelihoods.Gaussian(100.0)
-        model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=prior, likelihood=likelihood)
-        problem = model, tuple(problem[1].values())
+    if POSTERIORS[name].program is not network:
+        return problem
+    prior = {f"layers.{layer}.*": pyrodrop.priors.Gaussian(sd) for layer, sd in enumerate(SDS[::2])}
+    likelihood, of_bias = pyrodrop.likelihoods.Gaussian(100.0), pyrodrop.priors.Gaussian(SDS[1])
+    model = pyrodrop.models.MLP([2, 50, 1], prior=prior, bias_prior=of_bias, likelihood=likelihood)
+    return model, tuple(problem[1].values())
+
+
+def sites_of_program(samples: Mapping[str, Any]) -> dict[str, Any]:
+    """Draws of a network by the names that its program has."""
+    return {"".join(site.split(".")[::-1][:2]): values for site, values in samples.items()}
+
+
+def ours(name: str, seed: int = 0) -> Iterable[Run]:
+    """The first and a later call of `pyrodrop.sample`, for a network with its model."""
+    problem = problem_of(name)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["PYRODROP_CACHE"] = folder
         for _ in range(2):
             begun = core_seconds()
-            sampled = pyrodrop.sample(*problem, device="cpu", progress=False)
+            sampled = pyrodrop.sample(*problem, device="cpu", seed=seed, progress=False)
             seconds, found = core_seconds() - begun, sampled.diagnostics()
-            samples = {"".join(site.split(".")[::-1][:2]): values for site, values in sampled.samples.items()}
+            samples = sites_of_program(sampled.samples)
             about = {"divergent": found.diverging, "R-hat": found.r_hat_f, "engine": sampled.settings["engine"]}
             yield (
                 Means.of(name, samples),
@@ -163,7 +174,7 @@ def reference(name: str) -> Means:
 
 
 def compare(name: str, *_: Any) -> Cells:
-    """The scores of the first call of each sampler, and of the later one."""
+    """The scores of the first call of each sampler, and of the later one, and of ours with two further seeds."""
     cells: dict[str, dict[str, Any]] = {}
     wanted = reference(name)
     for sampler, calls in SAMPLERS.items():
@@ -175,6 +186,9 @@ def compare(name: str, *_: Any) -> Cells:
         for run, (means, about) in zip(("first", "later"), runs, strict=False):
             cell = {"effective": means.effective, "per s": means.effective / about["seconds"], **about}
             cells[f"{sampler}, {run}"] = cell | ({} if sampler == "Pyro" else {"apart": means.apart(wanted)})
+    for seed in (1, 2):
+        means, about = elsewhere(alone, ours, name, seed)[0]
+        cells[f"ours, seed {seed}"] = {"effective": means.effective, **about, "apart": means.apart(wanted)}
     return cells
 
 

@@ -139,6 +139,17 @@ def function(to: Language, w: Any, x: Any) -> Any:
     return x
 
 
+def of_network(w: Any, split: Any) -> dict[str, Any]:
+    """f at 20 points and the log joint density up to a constant, of `network` with weights as of `function`."""
+    squares = [(w[site] / sd).square() for site, sd in zip(("weight0", "bias0", "weight1", "bias1"), SDS, strict=True)]
+    squares += [((function(PYRO, w, split.train.x) - split.train.y) / 0.1).square()]
+    lead = w["bias1"].shape[:-1]
+    return {
+        "f": function(PYRO, w, split.test.x[::25]),
+        "log density": -sum(square.reshape(*lead, -1).sum(-1) for square in squares) / 2,
+    }
+
+
 SDS = (4 / math.sqrt(2), 1.0, 4 / math.sqrt(50), 1.0)
 
 

@@ -98,7 +98,7 @@ def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(3)
     q, p = torch.randn(6, 10, dtype=torch.float64), torch.randn(6, 10, dtype=torch.float64)
     whole = hmc(density, q, "traced")
-    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 4 * 1024})
+    monkeypatch.setattr("pyrodrop.sampling.compiled_density._BLOCK_BYTES", {"cpu": 4096 // torch.get_num_threads()})
     blocks = hmc(density, q, "traced")
     assert whole.density.block == 6
     assert 1 < blocks.density.block < 6

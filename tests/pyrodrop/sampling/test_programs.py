@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 from collections.abc import Callable
@@ -223,12 +224,12 @@ def test_the_funnel_is_reported(caplog: pytest.LogCaptureFixture) -> None:
         pyro.sample("x", dist.Normal(0.0, (v / 2).exp()).expand([9]).to_event(1))
 
     with caplog.at_level(logging.WARNING, logger="pyrodrop"):
-        sampled = pyrodrop.sample(funnel, (), **{**OPTIONS, "max_steps": 50})
+        sampled = pyrodrop.sample(functools.partial(funnel), (), **{**OPTIONS, "max_steps": 50})
     diagnostics = sampled.diagnostics()
     assert not diagnostics.mixed
     assert diagnostics.diverging or diagnostics.e_bfmi < 0.3  # type: ignore[operator]
     assert "LocScaleReparam" in str(diagnostics)
-    assert "should not be used yet" in caplog.text
+    assert "the draws of funnel should not be used yet" in caplog.text
 
 
 def test_a_matrix_without_a_factor_has_no_density_and_stops_no_chain() -> None:

@@ -19,7 +19,7 @@ from pyrodrop.analysis.lab import ROOT, tidy
 from pyrodrop.analysis.lab.benchmarks import replicates, sampling_programs, steps, timing
 from pyrodrop.analysis.lab.benchmarks.timing import Bench, command, elsewhere, moves_all, shown
 from pyrodrop.analysis.lab.peers import networks
-from pyrodrop.analysis.lab.programs.posteriors import POSTERIORS, PYRO
+from pyrodrop.analysis.lab.programs.posteriors import POSTERIORS, PYRO, of_network
 
 
 class Weight:
@@ -74,6 +74,15 @@ def test_the_benchmark_of_sampling_counts_effective_draws_and_sees_another_poste
     assert found.errors == pytest.approx([4000**-0.5] * 4, rel=0.1)
     assert found.apart(again) < 4
     assert found.apart(sampling_programs.Means.of("ar", one | {"alpha": 0.2 + one["alpha"]})) > 4
+
+
+def test_the_network_of_the_samplers_has_the_density_of_its_program() -> None:
+    model, data = sampling_programs.problem_of("network, 2-50-1")
+    potential = pyrodrop.potential(model, data, engine="traced")
+    points = [potential.initial_params(seed) for seed in range(2)]
+    draws = {name: torch.stack([point[name] for point in points])[None] for name in points[0]}
+    ours = of_network(sampling_programs.sites_of_program(draws), pyrodrop.data.foong2020())["log density"][0]
+    assert float(ours.diff()) == pytest.approx(float(potential(points[0]) - potential(points[1])), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["ar", pytest.param("kidscore", marks=pytest.mark.more)])
