@@ -111,11 +111,7 @@ class Replicates(Posterior, Sequence[Fit]):
         draws = whole_number(count, name, what, least=len(working) if self.weights is None else 1)
         chosen, shares = working, [-(-draws // len(working))] * len(working)
         if self.weights is not None:
-            weights = torch.tensor(self.weights, dtype=torch.float64)
-            wanted = weights / weights.sum() * draws
-            rounded = wanted.floor()
-            rounded[(wanted - rounded).topk(draws - int(rounded.sum())).indices] += 1  # of the largest remainders
-            chosen, shares = self.fits, [int(share) for share in rounded]
+            chosen, shares = self.fits, _shares(self.weights, draws)
         numbered = enumerate((fit, share) for fit, share in zip(chosen, shares, strict=True) if share)
         return [(fit, share, checked_seed(seed) + number) for number, (fit, share) in numbered]
 
@@ -151,6 +147,24 @@ class Replicates(Posterior, Sequence[Fit]):
             OSError: the file cannot be read; the message names it.
         """
         return restored(Stored.read(path), models, guides, device)
+
+
+def _shares(weights: Sequence[float], draws: int) -> list[int]:
+    """Draws of every fit by its weight. Neighbours with equal weights are a component, which has at least one draw if there
+    are enough: tails of the mixture may be those of a component of little weight."""
+    sizes = [len([*group]) for _, group in itertools.groupby(weights)]
+    each = torch.tensor(weights, dtype=torch.float64).split(sizes)
+    wanted = torch.stack([group.sum() for group in each]) / sum(weights) * draws
+    shares = torch.where(wanted > 0, wanted.floor().clamp(min=1), 0.0)
+    if (missing := draws - int(shares.sum())) > 0:
+        shares[(wanted - shares).topk(missing).indices] += 1  # of the largest remainders
+    while int(shares.sum()) > draws:
+        shares[(shares - wanted / draws).argmax()] -= 1
+    return [
+        int(share) // size + (member < int(share) % size)
+        for share, size in zip(shares, sizes, strict=True)
+        for member in range(size)
+    ]
 
 
 def _named(fit: Fit) -> str:
