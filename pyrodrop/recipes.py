@@ -262,7 +262,7 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        return self._mixed(runs, left_out, lines, neighbours and not series)  # which do not forecast
+        return self._mixed(runs, left_out, lines, neighbours, series)
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -306,10 +306,10 @@ class Recipe(Described):
         return copy.deepcopy(self.data.targets).double().cpu()
 
     def _mixed(
-        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool
+        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool, series: bool
     ) -> tuple[Replicates, float]:
-        """The networks, the line, in a regression with two sizes of noise, and the neighbours with their weights in the
-        mixture. And the relation of neighbouring residuals."""
+        """The networks, the line, in a regression with two sizes of noise, and the neighbours, which do not forecast, with
+        their weights in the mixture. And the relation of neighbouring residuals."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         left_out = [rows[: _MOST_ROWS // members] for rows in left_out]
@@ -326,12 +326,12 @@ class Recipe(Described):
         else:
             predicted = [[fit.predict(every.x, _DRAWS, seed=0) for fit in group] for group in groups]
             wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
-            components = self._of_members(predicted, [lines, wide], every, part)
+            components = self._of_members(predicted, [lines, wide], every, part, series)
             weights, factors = stacked(components)
             means = [torch.stack([p.mean.double().cpu() for p in each]) for each in predicted]
             relation = self._relation([each[part, torch.arange(len(rows))] for each in means], weights, rows)
         near: list[Fit] = []
-        if neighbours and members > 1 and self.data.y[0].numel() == 1:
+        if neighbours and not series and members > 1 and self.data.y[0].numel() == 1:
             near, density = self._near(groups, held_out, part, components, weights, factors)
             components.append(Component.of_density([density], factors.shape[1]))
             weights, factors = stacked(components)
@@ -349,18 +349,19 @@ class Recipe(Described):
         return replace(mixed, data=self.data, left_out=density), relation
 
     def _of_members(
-        self, predicted: list[list[Prediction]], lines: list[list[Line]], every: Dataset, part: Tensor
+        self, predicted: list[list[Prediction]], lines: list[list[Line]], every: Dataset, part: Tensor, alone: bool
     ) -> list[Component]:
-        """The networks and lines at the rows that were left out of one of them each, the member `part`, ``[n]``."""
+        """The networks and lines at the rows that were left out of one of them each, the member `part`, ``[n]``. In a series
+        they err `alone`: beyond the last row, errors of their mixture are not smaller as those between rows are."""
         unit, x, y, components = self._unit, self._x(every), self._observed(every), []
         for each in predicted:
             of_y: list[Any] = [p.distribution.base_dist for p in each]  # type: ignore[attr-defined]
             loc, scale = (torch.stack([getattr(d, name) for d in of_y]).double().cpu() for name in ("loc", "scale"))
-            components.append(Component.of(loc, scale.square(), y, part))
+            components.append(Component.of(loc, scale.square(), y, part, alone=alone))
         for of_lines in lines:
             at = torch.stack([unit.inverse(line.at(x))[None] for line in of_lines])
             scale = torch.stack([line.error * unit.scale for line in of_lines])[:, None, None]
-            components.append(Component.of(at, scale.square().expand(at.shape), y, part))
+            components.append(Component.of(at, scale.square().expand(at.shape), y, part, alone=alone))
         return components
 
     def _near(

@@ -42,17 +42,18 @@ class Component(NamedTuple):
     besides: Tensor | float = 0.0
 
     @classmethod
-    def of(cls, loc: Tensor, variance: Tensor, y: Tensor, part: Tensor) -> Component:
+    def of(cls, loc: Tensor, variance: Tensor, y: Tensor, part: Tensor, *, alone: bool = False) -> Component:
         """The component that mixes K members, at rows of which each was left out of one of them.
 
         Args:
             loc, variance: of the draws of every member, ``[K, S, n, T]``.
             y: ``[n, T]``.
             part: the member that was not trained on a row, ``[n]``.
+            alone: whether the mixture is to err as one member does.
         """
         rows, means = torch.arange(len(y)), loc.mean(1)
         own, noise = (values[part, :, rows].movedim(1, 0) for values in (loc, variance))  # [S, n, T]
-        apart, error = means - means.mean(0), y - own.mean(0)
+        apart, error = (means - means.mean(0)) * (not alone), y - own.mean(0)
         sd = (noise.mean(0) + own.var(0, correction=0)).sqrt()
         between = (apart.abs() / sd).mean((0, 1)) / (error.abs() / sd).mean(0).clamp(min=1e-300)
         left = (1 - between.square().clamp(max=_MOST_BETWEEN)).sqrt()

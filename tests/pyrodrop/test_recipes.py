@@ -175,16 +175,16 @@ def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pyt
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_densities_of_rows_that_are_left_out(labels: bool) -> None:
-    """From the predictions of the networks that were not trained on them, as alone as those of labels and of one member."""
+    """From the predictions of the networks that were not trained on them, of labels and of a series."""
     y = (Y[:, 0] > Y.median()).long() if labels else Y
-    recipe, members = (recipes.classifier, 5) if labels else (recipes.regressor, 1)
-    run = recipe((X, y)).fit(members, groups=None, neighbours=False, steps=60, **QUICK)
+    recipe, groups = (recipes.classifier, None) if labels else (recipes.regressor, "blocks")
+    run = recipe((X, y)).fit(groups=groups, neighbours=False, steps=60, **QUICK)  # type: ignore[arg-type]
     assert run.left_out is not None
     assert run.weights is not None
-    left_out = _divided(len(X), 5, members, 0)[1]
+    left_out = _divided(len(X), 5, 5, 0, None if labels else [row * 10 // 60 for row in range(60)])[1]
     for part, rows in enumerate(left_out):
-        weights = members * torch.tensor(run.weights)[part::members]
-        each = [fit.predict(X[rows], 10, seed=0).log_density(y[rows]).exp() for fit in run[part::members]]
+        weights = 5 * torch.tensor(run.weights)[part::5]
+        each = [fit.predict(X[rows], 10, seed=0).log_density(y[rows]).exp() for fit in run[part::5]]
         mixed = sum(weight * density for weight, density in zip(weights, each, strict=True))
         torch.testing.assert_close(run.left_out[rows], torch.as_tensor(mixed).log(), rtol=1e-3, atol=1e-3)
 
