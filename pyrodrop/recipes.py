@@ -15,13 +15,9 @@ and for skewed y, the y of known rows near x (`models.Neighbours`, of one column
 Beyond the range of the training data the network is constant in x. So is the line if it predicts ln y: otherwise an
 erroneous x could lead to an arbitrarily large y.
 
-Weights w and factors a of the noise maximise the density of the rows that a network was not trained on, so that the
-uncertainty is not learned from rows that the networks have fitted:
-
-    sum_n ln sum_c w_c p_c(y_n),   p_c(y_n) = mean_s N(y_n; m_ncs, a_c v_ncs)         largest in w and a
-
-Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
-https://arxiv.org/abs/1704.02030.
+Weights w and factors of the noise maximise the density of the rows that a network was not trained on, so that the
+uncertainty is not learned from rows that the networks have fitted (stacking). That the mean of five networks errs less than
+one of them is accounted for, except in a series: `pyrodrop.stacking`.
 
 Rows whose neighbours are similar beyond what x explains, such as those of a time series, are left out in blocks of rows.
 This is so if the ranks r, centred, of the residuals of n rows that were left out singly have
@@ -314,39 +310,36 @@ class Recipe(Described):
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
         left_out = [rows[: _MOST_ROWS // members] for rows in left_out]
         rows, part = torch.cat(left_out), torch.arange(members).repeat_interleave(torch.tensor([*map(len, left_out)]))
-        every, held_out, relation = self.data.rows(rows), [self.data.rows(each) for each in left_out], 0.0
-        labels = isinstance(self.model.likelihood, Categorical)
+        every, held_out = self.data.rows(rows), [self.data.rows(each) for each in left_out]
+        labels, predicted = isinstance(self.model.likelihood, Categorical), []
+        of_lines = [lines] if labels else [lines, [line._replace(error=torch.ones_like(line.error)) for line in lines]]
         if labels:
-            logs = [
+            networks = [
                 [fit.predict(d.x, _DRAWS, seed=0).log_density(d.y) for fit, d in zip(group, held_out, strict=True)]
                 for group in groups
             ]
-            components = [Component.of_density(each) for each in (*logs, self._of_labels(lines, held_out))]
-            weights, factors = stacked(components)
+            components = [Component.of_density(each) for each in (*networks, self._of_labels(lines, held_out))]
         else:
             predicted = [[fit.predict(every.x, _DRAWS, seed=0) for fit in group] for group in groups]
-            wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
-            components = self._of_members(predicted, [lines, wide], every, part, series)
-            weights, factors = stacked(components)
-            means = [torch.stack([p.mean.double().cpu() for p in each]) for each in predicted]
-            relation = self._relation([each[part, torch.arange(len(rows))] for each in means], weights, rows)
+            components = self._of_members(predicted, of_lines, every, part, series)
+        weights, factors = stacked(components)
+        relation = self._relation(predicted, weights, rows, part)
         near: list[Fit] = []
         if neighbours and not series and members > 1 and self.data.y[0].numel() == 1:
             near, density = self._near(groups, held_out, part, components, weights, factors)
             components.append(Component.of_density([density], factors.shape[1]))
             weights, factors = stacked(components)
         for group, factor in zip(groups, [] if labels else factors, strict=False):
-            for member in group:
-                _widen(member, factor)
+            for likelihood in (member.model.likelihood for member in group):  # type: ignore[attr-defined]
+                likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
         groups += [
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
-            for each, factor in zip([lines] if labels else [lines, wide], factors[len(groups) :], strict=False)
+            for each, factor in zip(of_lines, factors[len(groups) :], strict=False)
         ]
         groups += [near] if near else []
         logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
         density = torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
-        mixed = _joined(groups, weights, runs.failed)
-        return replace(mixed, data=self.data, left_out=density), relation
+        return replace(_joined(groups, weights, runs.failed), data=self.data, left_out=density), relation
 
     def _of_members(
         self, predicted: list[list[Prediction]], lines: list[list[Line]], every: Dataset, part: Tensor, alone: bool
@@ -430,10 +423,13 @@ class Recipe(Described):
             near.append(replace(member, model=model.to(device).eval(), guide=guide))
         return near, densities.clamp(min=1e-300).log() - math.log(scale)
 
-    def _relation(self, means: list[Tensor], weights: Tensor, rows: Tensor) -> float:
-        """The relation of the residuals of networks, with these means of y at rows that were left out."""
-        if len(self.data) < 3 * _FEWEST:
+    def _relation(self, predicted: list[list[Prediction]], weights: Tensor, rows: Tensor, part: Tensor) -> float:
+        """The relation of the residuals of networks, at neighbouring rows that were left out; 0 of labels."""
+        if len(self.data) < 3 * _FEWEST or not predicted:
             return 0.0
+        means = [
+            torch.stack([p.mean.double().cpu() for p in each])[part, torch.arange(len(rows))] for each in predicted
+        ]
         shares = weights[: len(means)] / weights[: len(means)].sum()
         y = self.data.y.double().cpu()
         off = y[rows] - sum(share * mean for share, mean in zip(shares, means, strict=True))
@@ -807,10 +803,3 @@ def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
     return replace(fit, model=_around(model, line, factor, alone=True), guide=guide)
-
-
-def _widen(fit: Fit, factor: Tensor) -> None:
-    """Multiply the variance of the noise, of every column of y."""
-    assert isinstance(fit.model, WideAndDeep)
-    likelihood: Any = fit.model.likelihood
-    likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
