@@ -323,7 +323,7 @@ class Recipe(Described):
             predicted = [[fit.predict(every.x, _DRAWS, seed=0) for fit in group] for group in groups]
             components = self._of_members(predicted, of_lines, every, part, series)
         weights, factors = stacked(components)
-        relation = self._relation(predicted, weights, rows, part)
+        relation = self._relation(predicted, rows, part)
         near: list[Fit] = []
         if neighbours and not series and members > 1 and self.data.y[0].numel() == 1:
             near, density = self._near(groups, held_out, part, components, weights, factors)
@@ -423,16 +423,14 @@ class Recipe(Described):
             near.append(replace(member, model=model.to(device).eval(), guide=guide))
         return near, densities.clamp(min=1e-300).log() - math.log(scale)
 
-    def _relation(self, predicted: list[list[Prediction]], weights: Tensor, rows: Tensor, part: Tensor) -> float:
-        """The relation of the residuals of networks, at neighbouring rows that were left out; 0 of labels."""
+    def _relation(self, predicted: list[list[Prediction]], rows: Tensor, part: Tensor) -> float:
+        """The relation of the residuals of networks, at neighbouring rows that were left out; 0 of labels. The mean of y is
+        that of all priors in equal shares: the prior with the largest weight may follow neighbouring rows too closely."""
         if len(self.data) < 3 * _FEWEST or not predicted:
             return 0.0
-        means = [
-            torch.stack([p.mean.double().cpu() for p in each])[part, torch.arange(len(rows))] for each in predicted
-        ]
-        shares = weights[: len(means)] / weights[: len(means)].sum()
+        means = torch.stack([torch.stack([p.mean.double().cpu() for p in each]) for each in predicted]).mean(0)
         y = self.data.y.double().cpu()
-        off = y[rows] - sum(share * mean for share, mean in zip(shares, means, strict=True))
+        off = y[rows] - means[part, torch.arange(len(rows))]
         large = off.square().mean(0).sqrt() > _EXPLAINED * y.std(0, correction=0)
         return max((related(column, rows) for column, some in zip(off.T, large, strict=True) if some), default=0.0)
 
