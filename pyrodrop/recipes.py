@@ -15,13 +15,9 @@ and for skewed y, the y of known rows near x (`models.Neighbours`, of one column
 Beyond the range of the training data the network is constant in x. So is the line if it predicts ln y: otherwise an
 erroneous x could lead to an arbitrarily large y.
 
-Weights w and factors a of the noise maximise the density of the rows that a network was not trained on, so that the
-uncertainty is not learned from rows that the networks have fitted:
-
-    sum_n ln sum_c w_c p_c(y_n),   p_c(y_n) = mean_s N(y_n; m_ncs, a_c v_ncs)         largest in w and a
-
-Yao, Vehtari, Simpson & Gelman (2018), Using Stacking to Average Bayesian Predictive Distributions,
-https://arxiv.org/abs/1704.02030.
+Weights w and factors of the noise maximise the density of the rows that a network was not trained on, so that the
+uncertainty is not learned from rows that the networks have fitted (stacking). That the mean of five networks errs less than
+one of them is accounted for, except in a series: `pyrodrop.stacking`.
 
 Rows whose neighbours are similar beyond what x explains, such as those of a time series, are left out in blocks of rows.
 This is so if the ranks r, centred, of the residuals of n rows that were left out singly have
@@ -72,6 +68,7 @@ from pyrodrop.lines import LEAST, Line, logistic, ridge
 from pyrodrop.models import MLP, Neighbours, WideAndDeep
 from pyrodrop.models.neighbours import closeness, index_of
 from pyrodrop.parts import Described
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.scaling import Standardize, narrowed, varies
 from pyrodrop.schedules import cosine
@@ -261,7 +258,7 @@ class Recipe(Described):
         for message in messages:  # not those about the quality of one network, for which the weights account
             if message.startswith("replicate") or (message.startswith("training") and (few or "diverged" in message)):
                 say(message)
-        return self._mixed(runs, left_out, lines, neighbours and not series)  # which do not forecast
+        return self._mixed(runs, left_out, lines, neighbours, series)
 
     def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
         """The settings of a call. The learning rate falls to 0 over its number of steps, unless `changes` has a schedule."""
@@ -305,64 +302,64 @@ class Recipe(Described):
         return copy.deepcopy(self.data.targets).double().cpu()
 
     def _mixed(
-        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool
+        self, runs: Replicates, left_out: list[Tensor], lines: list[Line], neighbours: bool, series: bool
     ) -> tuple[Replicates, float]:
-        """The networks, the line, in a regression with two sizes of noise, and the neighbours with their weights in the
-        mixture. And the relation of neighbouring residuals."""
+        """The networks, the line, in a regression with two sizes of noise, and the neighbours, which do not forecast, with
+        their weights in the mixture. And the relation of neighbouring residuals."""
         members = len(left_out)
         groups = [list(runs[c * members : (c + 1) * members]) for c in range(len(self.models))]
-        held_out = [self.data.rows(rows[: _MOST_ROWS // members]) for rows in left_out]
-        predicted = [
-            [fit.predict(data.x, _DRAWS, seed=0) for fit, data in zip(group, held_out, strict=True)] for group in groups
-        ]
-        labels = isinstance(self.model.likelihood, Categorical)
-        wide = [line._replace(error=torch.ones_like(line.error)) for line in lines]
+        left_out = [rows[: _MOST_ROWS // members] for rows in left_out]
+        rows, part = torch.cat(left_out), torch.arange(members).repeat_interleave(torch.tensor([*map(len, left_out)]))
+        every, held_out = self.data.rows(rows), [self.data.rows(each) for each in left_out]
+        labels, predicted = isinstance(self.model.likelihood, Categorical), []
+        of_lines = [lines] if labels else [lines, [line._replace(error=torch.ones_like(line.error)) for line in lines]]
         if labels:
-            logs = [[p.log_density(data.y) for p, data in zip(each, held_out, strict=True)] for each in predicted]
-            components = [Component.of_density(each) for each in (*logs, self._of_labels(lines, held_out))]
+            networks = [
+                [fit.predict(d.x, _DRAWS, seed=0).log_density(d.y) for fit, d in zip(group, held_out, strict=True)]
+                for group in groups
+            ]
+            components = [Component.of_density(each) for each in (*networks, self._of_labels(lines, held_out))]
         else:
-            unit, observed = self._unit, [self._observed(data) for data in held_out]
-            of_y = [[p.distribution.base_dist for p in each] for each in predicted]
-            components = [Component.of([(d.loc, d.scale.square()) for d in each], observed) for each in of_y]
-            at = [unit.inverse(line.at(self._x(data)))[None] for line, data in zip(lines, held_out, strict=True)]
-            for each in (lines, wide):
-                variances = [(line.error * unit.scale).square() for line in each]
-                normals = [(loc, v.expand(loc.shape)) for loc, v in zip(at, variances, strict=True)]
-                components.append(Component.of(normals, observed))
+            predicted = [[fit.predict(every.x, _DRAWS, seed=0) for fit in group] for group in groups]
+            components = self._of_members(predicted, of_lines, every, part, series)
         weights, factors = stacked(components)
+        relation = self._relation(predicted, rows, part)
         near: list[Fit] = []
-        if neighbours and members > 1 and self.data.y[0].numel() == 1:
-            near, density = self._near(groups, held_out, components, weights, factors)
+        if neighbours and not series and members > 1 and self.data.y[0].numel() == 1:
+            near, density = self._near(groups, held_out, part, components, weights, factors)
             components.append(Component.of_density([density], factors.shape[1]))
             weights, factors = stacked(components)
         for group, factor in zip(groups, [] if labels else factors, strict=False):
-            for member in group:
-                _widen(member, factor)
+            for likelihood in (member.model.likelihood for member in group):  # type: ignore[attr-defined]
+                likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)
         groups += [
             [_alone(fit, line, factor) for fit, line in zip(groups[0], each, strict=True)]
-            for each, factor in zip([lines] if labels else [lines, wide], factors[len(groups) :], strict=False)
+            for each, factor in zip(of_lines, factors[len(groups) :], strict=False)
         ]
         groups += [near] if near else []
-        mixed = self._with_rows(_joined(groups, weights, runs.failed), components, weights, factors, left_out)
-        return mixed, self._relation(predicted, weights, left_out)
-
-    def _with_rows(
-        self,
-        mixed: Replicates,
-        components: Sequence[Component],
-        weights: Tensor,
-        factors: Tensor,
-        left_out: list[Tensor],
-    ) -> Replicates:
-        """The mixture with its data, and the log density of every row under the networks that were not trained on it."""
         logs = [c.density(a) + w.log() for c, a, w in zip(components, factors, weights, strict=True)]
-        rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
         density = torch.full((len(self.data),), torch.nan).index_copy(0, rows, torch.cat(logs).logsumexp(0).float())
-        return replace(mixed, data=self.data, left_out=density)
+        return replace(_joined(groups, weights, runs.failed), data=self.data, left_out=density), relation
+
+    def _of_members(
+        self, predicted: list[list[Prediction]], lines: list[list[Line]], every: Dataset, part: Tensor, alone: bool
+    ) -> list[Component]:
+        """The networks and lines at the rows that were left out of one of them each, the member `part`, ``[n]``. In a series
+        they err `alone`: beyond the last row, errors of their mixture are not smaller as those between rows are."""
+        unit, x, y, components = self._unit, self._x(every), self._observed(every), []
+        for each in predicted:
+            of_y: list[Any] = [p.distribution.base_dist for p in each]  # type: ignore[attr-defined]
+            loc, scale = (torch.stack([getattr(d, name) for d in of_y]).double().cpu() for name in ("loc", "scale"))
+            components.append(Component.of(loc, scale.square(), y, part, alone=alone))
+        for of_lines in lines:
+            at = torch.stack([unit.inverse(line.at(x))[None] for line in of_lines])
+            scale = torch.stack([line.error * unit.scale for line in of_lines])[:, None, None]
+            components.append(Component.of(at, scale.square().expand(at.shape), y, part, alone=alone))
+        return components
 
     def _near(
-        self, groups: list[list[Fit]], held_out: list[Dataset], components: list[Component], weights: Tensor,
-        factors: Tensor,
+        self, groups: list[list[Fit]], held_out: list[Dataset], part: Tensor, components: list[Component],
+        weights: Tensor, factors: Tensor,
     ) -> tuple[list[Fit], Tensor]:  # fmt: skip
         """For every part, neighbours among the rows that were left out, whose index is the network with the largest weight;
         and the log density of these rows, of which the neighbours are those in other parts.
@@ -376,8 +373,7 @@ class Recipe(Described):
         each: list[Any] = [(member.model, member.guide.mean(), member.device) for member in index]  # type: ignore[attr-defined]
         ms = [of.outputs(mean, d.x.to(device)) for (of, mean, device), d in zip(each, held_out, strict=True)]
         m, x = index_of(torch.cat(ms).detach().double().cpu(), labels), torch.cat([self._x(d) for d in held_out])
-        classes, part = len(each[0][0].network.intercept), torch.arange(len(index))
-        part = part.repeat_interleave(torch.tensor([len(data) for data in held_out]))
+        classes = len(each[0][0].network.intercept)
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
         known, tried, scale = order[:_KNOWN], order[:_TRIED], 1.0
         if labels:
@@ -427,15 +423,14 @@ class Recipe(Described):
             near.append(replace(member, model=model.to(device).eval(), guide=guide))
         return near, densities.clamp(min=1e-300).log() - math.log(scale)
 
-    def _relation(self, predicted: list[list[Any]], weights: Tensor, left_out: list[Tensor]) -> float:
-        """The relation of the residuals of networks, at neighbouring rows that were left out."""
-        if len(self.data) < 3 * _FEWEST or isinstance(self.model.likelihood, Categorical):
+    def _relation(self, predicted: list[list[Prediction]], rows: Tensor, part: Tensor) -> float:
+        """The relation of the residuals of networks, at neighbouring rows that were left out; 0 of labels. The mean of y is
+        that of all priors in equal shares: the prior with the largest weight may follow neighbouring rows too closely."""
+        if len(self.data) < 3 * _FEWEST or not predicted:
             return 0.0
-        means = [torch.cat([p.mean.double().cpu() for p in each]) for each in predicted]
-        shares = weights[: len(means)] / weights[: len(means)].sum()
-        rows = torch.cat([rows[: _MOST_ROWS // len(left_out)] for rows in left_out])
+        means = torch.stack([torch.stack([p.mean.double().cpu() for p in each]) for each in predicted]).mean(0)
         y = self.data.y.double().cpu()
-        off = y[rows] - sum(share * mean for share, mean in zip(shares, means, strict=True))
+        off = y[rows] - means[part, torch.arange(len(rows))]
         large = off.square().mean(0).sqrt() > _EXPLAINED * y.std(0, correction=0)
         return max((related(column, rows) for column, some in zip(off.T, large, strict=True) if some), default=0.0)
 
@@ -806,10 +801,3 @@ def _alone(fit: Fit, line: Line, factor: Tensor) -> Fit:
     """A fit of the line, without its network."""
     model, guide = copy.deepcopy((fit.model, fit.guide))
     return replace(fit, model=_around(model, line, factor, alone=True), guide=guide)
-
-
-def _widen(fit: Fit, factor: Tensor) -> None:
-    """Multiply the variance of the noise, of every column of y."""
-    assert isinstance(fit.model, WideAndDeep)
-    likelihood: Any = fit.model.likelihood
-    likelihood.factor = (likelihood.factor.double().cpu() * factor).to(likelihood.factor)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,8 +57,9 @@ class Replicates(Posterior, Sequence[Fit]):
             the replicate's number.
         weights: of all fits in predictions, not negative, with the sum 1; None for equal weights of those that did not fail.
         data: all rows, of a recipe; None of others and after loading.
-        left_out: of a recipe, the log density of every row, of ln y where it is modelled, under the networks that were not
-            trained on it, ``[N]``, NaN of rows beyond the first 5,000.
+        left_out: of a recipe, the log density of every row, of ln y where it is modelled, under its mixture, as the network
+            of every prior that was not trained on the row lets one expect (`pyrodrop.stacking`), ``[N]``, NaN of rows
+            beyond the first 5,000.
     """
 
     fits: list[Fit]
@@ -111,11 +113,7 @@ class Replicates(Posterior, Sequence[Fit]):
         draws = whole_number(count, name, what, least=len(working) if self.weights is None else 1)
         chosen, shares = working, [-(-draws // len(working))] * len(working)
         if self.weights is not None:
-            weights = torch.tensor(self.weights, dtype=torch.float64)
-            wanted = weights / weights.sum() * draws
-            rounded = wanted.floor()
-            rounded[(wanted - rounded).topk(draws - int(rounded.sum())).indices] += 1  # of the largest remainders
-            chosen, shares = self.fits, [int(share) for share in rounded]
+            chosen, shares = self.fits, _shares(self.weights, draws)
         numbered = enumerate((fit, share) for fit, share in zip(chosen, shares, strict=True) if share)
         return [(fit, share, checked_seed(seed) + number) for number, (fit, share) in numbered]
 
@@ -151,6 +149,18 @@ class Replicates(Posterior, Sequence[Fit]):
             OSError: the file cannot be read; the message names it.
         """
         return restored(Stored.read(path), models, guides, device)
+
+
+def _shares(weights: Sequence[float], draws: int) -> list[int]:
+    """Draws of every fit, by Webster's method. Fits in a row with equal weights are a component, which has at least one if
+    there are as many draws: tails of the mixture may be those of a component of little weight."""
+    sizes = [len([*group]) for _, group in itertools.groupby(weights)]
+    wanted = np.add.reduceat(weights, np.cumsum([0, *sizes[:-1]]))
+    shares = np.zeros(len(sizes), int)
+    for _ in range(draws):
+        shares[np.argmax(wanted / np.where(shares, shares + 0.5, 1e-9))] += 1
+    each = zip(shares.tolist(), sizes, strict=True)
+    return [share // size + (member < share % size) for share, size in each for member in range(size)]
 
 
 def _named(fit: Fit) -> str:

@@ -8,7 +8,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from pyrodrop import Prediction, likelihoods, models, priors
+from pyrodrop import Prediction, guides, likelihoods, models, priors
+from pyrodrop.prediction.predict import draw_functions
 
 ROWS, LEVELS = 9, 20_000
 RANDOM = torch.Generator().manual_seed(0)
@@ -84,3 +85,18 @@ def test_columns_over_powers_of_ten_are_taken_by_logarithm() -> None:
     line = 2 * X[:, :1] + 3 * ((X[:, 1:] + 0.5).clamp(min=1e-5).log() - 0.25) / 2
     assert float(X[:, 1].min()) < -0.5
     torch.testing.assert_close(model.outputs(weights, X), line + deep)
+
+
+def test_means_over_draws_of_the_level_have_small_errors() -> None:
+    """Each of 40 levels is drawn from another fortieth: independent ones would have errors of a sixth of the sd of f."""
+    model, weights = neighbours(likelihoods.Gaussian(1.0), torch.randn(ROWS, 1), torch.arange(2.0 * ROWS).view(2, -1).T)
+    f = np.arange(ROWS)
+    mean = weights @ f
+    sd = np.sqrt(weights @ f**2 - mean**2)
+    guide, cpu = guides.MeanField(model, 1.0), torch.device("cpu")
+    drawn = [draw_functions(model, guide, X, 40, seed=seed, device=cpu).f[..., 0].double() for seed in (0, 1, 0)]
+    for each in drawn:
+        assert np.all(np.abs(each.mean(0).numpy() - mean) < 0.06 * sd)
+        assert len(each.unique(dim=0)) > 3
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])

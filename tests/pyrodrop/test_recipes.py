@@ -175,13 +175,13 @@ def test_the_lines_of_a_series_have_the_trends_of_its_last_rows(monkeypatch: pyt
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_densities_of_rows_that_are_left_out(labels: bool) -> None:
-    """From the predictions of the networks that were not trained on them."""
+    """From the predictions of the networks that were not trained on them, of labels and of a series."""
     y = (Y[:, 0] > Y.median()).long() if labels else Y
-    recipe = (recipes.classifier if labels else recipes.regressor)((X, y))
-    run = recipe.fit(groups=None, neighbours=False, steps=60, **QUICK)
+    recipe, groups = (recipes.classifier, None) if labels else (recipes.regressor, "blocks")
+    run = recipe((X, y)).fit(groups=groups, neighbours=False, steps=60, **QUICK)  # type: ignore[arg-type]
     assert run.left_out is not None
     assert run.weights is not None
-    left_out = _divided(len(X), 5, 5, 0)[1]
+    left_out = _divided(len(X), 5, 5, 0, None if labels else [row * 10 // 60 for row in range(60)])[1]
     for part, rows in enumerate(left_out):
         weights = 5 * torch.tensor(run.weights)[part::5]
         each = [fit.predict(X[rows], 10, seed=0).log_density(y[rows]).exp() for fit in run[part::5]]
@@ -217,21 +217,20 @@ def test_a_mixture_is_printed_in_words(tmp_path: Path) -> None:
 
 
 def components(columns: int) -> tuple[list[Component], Tensor, list[Tensor], list[Tensor]]:
-    """Two networks of seven draws and a mean, at 40 rows in two parts: what a mixture is made of."""
+    """Two networks of seven draws and a mean, at 40 rows: what a mixture is made of."""
     generator = torch.Generator().manual_seed(1)
     y = torch.randn(40, columns, generator=generator).double()
     locs, variances, made = [], [], []
     for draws, scale in ((7, 0.5), (7, 1.0), (1, 0.0)):
         locs.append(scale * torch.randn(draws, 40, columns, generator=generator).double() + 0.6 * y)
         variances.append(torch.rand(draws, 40, columns, generator=generator).double() + 0.1)
-        parts = zip(locs[-1].split(25, 1), variances[-1].split(25, 1), strict=True)
-        made.append(Component.of(list(parts), y.split(25)))
+        made.append(Component.of(locs[-1][None], variances[-1][None], y, torch.zeros(40, dtype=torch.int64)))
     return made, y, locs, variances
 
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_weights_and_factors_maximise_the_density_of_rows_that_were_left_out(columns: int) -> None:
-    """Against mixtures of torch.distributions; the prior is that of two rows of factor 1, and of one row for each weight."""
+    """Against mixtures of torch.distributions; the prior is that of two rows of factor 1, and of one row for all weights."""
     made, y, locs, variances = components(columns)
     weights, factors = stacked(made)
     assert float(weights.sum()) == pytest.approx(1)
@@ -243,7 +242,7 @@ def test_weights_and_factors_maximise_the_density_of_rows_that_were_left_out(col
             equal = torch.distributions.Categorical(torch.ones(40, loc.shape[0], dtype=torch.float64))
             parts.append(MixtureSameFamily(equal, normal).log_prob(y))
         density = (torch.stack(parts) + weights.log()[:, None]).logsumexp(0).sum()
-        return float(density + weights.log().sum() - (factors.log() + 1 / factors).sum())
+        return float(density + weights.log().sum() / 3 - (factors.log() + 1 / factors).sum())
 
     best = at(weights, factors)
     for number in range(3):
@@ -257,12 +256,46 @@ def test_weights_and_factors_maximise_the_density_of_rows_that_were_left_out(col
                 assert at(weights, wider) < best
 
 
+def test_members_lie_around_a_mean_whose_error_is_smaller() -> None:
+    """Against NumPy, row by row: three members of two draws, each without another third of nine rows."""
+    random = np.random.default_rng(0)
+    loc, variance, y = random.normal(size=(3, 2, 9, 1)), random.uniform(1, 2, (3, 2, 9, 1)), random.normal(size=(9, 1))
+    made = Component.of(*map(torch.from_numpy, (loc, variance, y)), torch.arange(9) % 3)
+    m, sds, apart, errors = loc.mean(1)[..., 0], [], [], []
+    for n in range(9):
+        own = loc[n % 3, :, n, 0]
+        sds.append(np.sqrt(variance[n % 3, :, n, 0].mean() + own.var()))
+        apart.append(m[:, n] - m[:, n].mean())
+        errors.append(y[n, 0] - own.mean())
+    between = np.abs(np.array(apart) / np.array(sds)[:, None]).mean() / np.abs(np.array(errors) / sds).mean()
+    assert made.off.shape == made.variance.shape == (3, 9, 1)
+    for n in range(9):
+        own = loc[n % 3, :, n, 0] - loc[n % 3, :, n, 0].mean()
+        error = np.sqrt(1 - min(between**2, 0.8)) * errors[n]
+        want = [(error - own[s % 2] - apart[n][s % 3]) ** 2 for s in range(3)]
+        np.testing.assert_allclose(made.off[:, n, 0], want)
+        np.testing.assert_allclose(made.variance[:, n, 0], variance[n % 3, np.arange(3) % 2, n, 0])
+
+
+def test_intervals_of_members_that_differ_hold_what_they_say() -> None:
+    """Members err by their differences, and their mixture by less; its noise is not that of one of them."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(4000, 1, generator=generator).double()
+    loc, part = 0.7 * torch.randn(5, 1, 4000, 1, generator=generator).double(), torch.arange(2000) % 5
+    left_out = Component.of(loc[:, :, :2000], torch.ones(5, 1, 2000, 1).double(), y[:2000], part)
+    (factor,) = stacked([left_out])[1][0]
+    levels = Normal(loc[:, 0, 2000:], factor.sqrt()).cdf(y[2000:]).mean(0)
+    for level in (0.5, 0.9, 0.95):
+        inside = float(((levels - 0.5).abs() < level / 2).double().mean())
+        assert inside == pytest.approx(level, abs=0.025)  # with the noise of one member .61, .965 and .987
+
+
 def test_weights_of_densities_maximise_their_mixture() -> None:
     logs = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).double()
     weights, _ = stacked([Component.of_density(each.split(20)) for each in logs])
 
     def at(weights: Tensor) -> float:
-        return float((weights @ logs.exp()).log().sum() + weights.log().sum())
+        return float((weights @ logs.exp()).log().sum() + weights.log().sum() / 3)
 
     for number in range(3):
         changed = weights.clone()

@@ -17,6 +17,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.lab.networks.alone import drawn_as_alone
 from pyrodrop.data import Dataset
+from pyrodrop.training.replicates import _shares
 from tests.pyrodrop.networks.test_starts import restart
 from tests.small import Heavy
 
@@ -198,6 +199,17 @@ def test_an_ensemble_is_the_equal_mixture_of_its_members() -> None:
     torch.testing.assert_close(mixture.mean, members.mean(0))
     noise = torch.stack([1 / one.model.likelihood.precision.detach() for one in many]).mean()
     torch.testing.assert_close(mixture.variance, noise + members.var(0, correction=0))
+
+
+def test_every_component_of_a_mixture_has_a_draw() -> None:
+    """Weights times 200, to one draw; five networks of weight .0002 together have one, and none those of weight 0."""
+    weights = [0.13] * 5 + [0.06996] * 5 + [0.00004] * 5 + [0.0] * 2
+    shares = _shares(weights, 200)
+    assert (sum(shares[10:15]), shares[15:]) == (1, [0, 0])
+    assert sum(shares[:5]) == pytest.approx(130, abs=1)
+    assert max(shares[:5]) - min(shares[:5]) <= 1
+    assert sum(shares) == 200
+    assert _shares([0.2, 0.5, 0.3], 2) == [0, 1, 1]
 
 
 def test_what_replicates_cannot_differ_in_is_refused() -> None:

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import binom
 
 from pyrodrop.analysis.lab.benchmarks import forecasts
 
@@ -59,3 +60,6 @@ def test_the_page_has_the_stored_numbers() -> None:
     )
     within = {g: sum(0.8 <= share <= 0.97 for share in shares) for g, shares in inside.items()}
     assert f"{within['first']} of the first ten and {sum(within.values())} of all twenty" in " ".join(PAGE.split())
+    held_out = [int(row["held_out"]) for row in ours[:10]]
+    exact = sum(binom.pmf(k, n, 0.9) for n in held_out for k in range(n + 1) if 0.8 <= k / n <= 0.97)
+    assert f"for {exact:.1f} of the first ten on average" in " ".join(PAGE.split())
