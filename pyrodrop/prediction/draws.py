@@ -215,18 +215,21 @@ def drawn(model: Any, guide: Any, x: Inputs | None, num_draws: int, device: torc
     for first in range(0, num_draws, most):
         size = min(most, num_draws - first)
         if posteriors:
-            noise: Any = {n: unit_noise(q, size) if n in scaled else _independent(q, size) for n, q in free.items()}
+            noise: Any = {
+                n: unit_noise(q, size) if n in scaled else _drawn(q, size, alone=len(free) == 1)
+                for n, q in free.items()
+            }
         else:
             noise = _draw_weights(guide, sites, example, size)
             check_shapes({name: weight.shape[1:] for name, weight in noise.items()}, shapes, "one")
         yield Draws(model, size, noise | draw_masks(masks, size, like), scaled, fixed, inside)
 
 
-def _independent(q: Any, num_draws: int) -> Tensor:
-    """Draws of a weight, ``[num_draws, ...]``. One normal number is drawn from as many intervals of equal probability, once
-    from each and in random order, so that means over draws have smaller errors."""
+def _drawn(q: Any, num_draws: int, *, alone: bool) -> Tensor:
+    """Draws of a weight, ``[num_draws, ...]``. One normal number that is `alone` is drawn from as many intervals of equal
+    probability, once from each and in random order, so that means over draws have smaller errors."""
     normal = getattr(q, "base_dist", q)
-    if q.event_shape.numel() > 1 or not isinstance(normal, Normal):
+    if not alone or q.event_shape.numel() > 1 or not isinstance(normal, Normal):
         return q.expand((num_draws,)).sample()  # type: ignore[no-any-return]
     level = (torch.randperm(num_draws) + torch.rand(num_draws, dtype=torch.float64)) / num_draws
     z = torch.special.ndtri(level).to(normal.loc).reshape(num_draws, *[1] * normal.loc.dim())
