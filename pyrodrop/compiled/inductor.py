@@ -36,7 +36,7 @@ from torch import Tensor, fx
 
 from pyrodrop.arrays import near
 from pyrodrop.checks import first_line
-from pyrodrop.compiled.program import Program, loosen_views, make_flat, pure
+from pyrodrop.compiled.program import AS_THEY_ARE, Program, loosen_views, make_flat, pure
 from pyrodrop.compiled.record import Untraceable
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import whole
@@ -184,11 +184,14 @@ class WholeStep:
         Raises:
             Untraceable: it cannot be compiled, or gives other numbers.
         """
-        if program.draws_itself:
-            raise Untraceable(
-                f"it draws noise whose distribution depends on parameters, by {program.draws_itself[0]}, of which a "
-                "compiled program would draw other numbers"
-            )
+        if drawn := program.draws_itself:
+            others = [operation for operation in drawn if operation not in AS_THEY_ARE]
+            if others or batch.device.type == "cuda":
+                raise Untraceable(
+                    f"it draws noise whose distribution depends on parameters, by {(others or drawn)[0]}, of which a "
+                    "compiled program would draw other numbers"
+                )
+            options = {**options, "fallback_random": True}
         rest = [*batch.tensors, self.tensors[0].new_ones(self.width), *program.constants]
         inputs = on(batch.device, [*self.tensors, *rest, *program.shapes()])
         rows, (leaves, states, buffers, _) = len(batch.tensors), self._counts
@@ -198,9 +201,11 @@ class WholeStep:
             want, got = ([value.clone() for value in inputs[:count]] for _ in range(2))
             with seeded(seed, batch.device):
                 noise = program.draw()
-            terms = self.of(program.evaluate, rows)(*want, *rest, *noise)
+            with seeded(seed, batch.device):  # of what the graph itself draws
+                terms = self.of(program.evaluate, rows)(*want, *rest, *noise)
             try:
-                ours = compiled(*got, *on(batch.device, [*rest, *noise]))
+                with seeded(seed, batch.device):
+                    ours = compiled(*got, *on(batch.device, [*rest, *noise]))
             except Exception as error:
                 raise Untraceable(f"its compiled program cannot be run: {first_line(error)}") from error
             moves = [(a - old, b - old) for a, b, old in list(zip(want, got, inputs, strict=False))[compared]]

@@ -410,6 +410,18 @@ _KINDS = {
     _A.randperm.default: "permutation",
     torch.ops.pyrodrop.coins.default: "coins",
 }
+# Operations that TorchInductor calls unchanged under `fallback_random`. For all others, a program draws other numbers.
+AS_THEY_ARE = {
+    _A._standard_gamma.default,
+    _A._sample_dirichlet.default,
+    _A.poisson.default,
+    _A.binomial.default,
+    _A.multinomial.default,
+    _A.normal_.default,
+    _A.randperm.default,
+    _A.randn.default,
+    _A.rand.default,
+}
 
 
 def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
