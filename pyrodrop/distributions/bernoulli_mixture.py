@@ -123,10 +123,8 @@ class BernoulliMixture(WeightDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """Log density of `value` if theta > 0, and its log probability if theta = 0.
 
-        For theta = 0, the log probability is that of the mask, which is an attribute of a sample of `rsample`.
-
-        Raises:
-            NotImplementedError: theta is 0, and `value` has no attribute ``mask``.
+        For theta = 0, the log probability is that of the mask if `value` has an attribute ``mask``. Otherwise each column of
+        `value` is compared with the two atoms, and the result is minus infinity if a column equals neither.
         """
         keep, drop = self.keep_rate.log(), self.lost_rate.log()
         if self.theta > 0:
@@ -135,16 +133,13 @@ class BernoulliMixture(WeightDistribution):
             dropped = drop - self.sum_units(value**2) / scale
             norm = 0.5 * self.fan_out * math.log(2 * math.pi * self.theta**2)
             return self.total(torch.logaddexp(kept, dropped) - norm)
-        return self.total(torch.where(_mask_of(value) > 0, keep, drop))
-
-
-def _mask_of(value: Tensor) -> Tensor:
-    mask: Tensor | None = getattr(value, "mask", None)
-    if mask is None:
-        raise NotImplementedError(
-            "a mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
-        )
-    return mask
+        mask = getattr(value, "mask", None)
+        if mask is not None:
+            return self.total(torch.where(mask > 0, keep, drop))
+        never = keep.new_tensor(-math.inf)
+        kept = torch.where(self.sum_units((value != self.loc).to(keep.dtype)) == 0, keep, never)
+        dropped = torch.where(self.sum_units((value != 0).to(keep.dtype)) == 0, drop, never)
+        return self.total(torch.logaddexp(kept, dropped))
 
 
 def never_drops(drop_rate: float | Tensor) -> bool:
@@ -219,5 +214,9 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         Raises:
             NotImplementedError: `value` has no attribute ``mask``, so it is not a sample of `rsample`.
         """
-        mask = _mask_of(value)
+        mask = getattr(value, "mask", None)
+        if mask is None:
+            raise NotImplementedError(
+                "a relaxed mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
+            )
         return self.total(mask * self.keep_rate.log() + (1 - mask) * self.lost_rate.log())

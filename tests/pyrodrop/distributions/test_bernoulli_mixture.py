@@ -56,8 +56,9 @@ def test_atoms_have_the_probability_of_their_masks(float64: None) -> None:
     want = torch.where(kept > 0, (1 - rates).log(), rates.log()).sum(-1)
     torch.testing.assert_close(q.log_prob(draw), want)
     assert set(kept[:, 1].tolist()) == {0.0, 1.0}, "the mask remembers what the values cannot show"
-    with pytest.raises(NotImplementedError, match="a mask cannot be recovered from a weight"):
-        q.log_prob(m.clone())
+    # a value without a mask: the middle column is certain, and what is no atom is impossible
+    torch.testing.assert_close(q.log_prob(m.clone()), torch.tensor(math.log(0.9) + math.log(0.7)))
+    assert float(q.log_prob(m + 0.5)) == -math.inf
 
 
 def test_gradients_reach_loc_through_the_draw() -> None:
