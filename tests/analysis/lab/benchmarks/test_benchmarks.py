@@ -76,6 +76,7 @@ def test_the_benchmark_of_sampling_counts_effective_draws_and_sees_another_poste
     assert found.apart(sampling_programs.Means.of("ar", one | {"alpha": 0.2 + one["alpha"]})) > 4
 
 
+@pytest.mark.usefixtures("data_folder")
 def test_the_network_of_the_samplers_has_the_density_of_its_program() -> None:
     model, data = sampling_programs.problem_of("network, 2-50-1")
     potential = pyrodrop.potential(model, data, engine="traced")
