@@ -444,9 +444,8 @@ def accelerate(
         made: Steps | None = None
         try:
             if kind != "pyro":
-                for (
-                    batch
-                ) in batches:  # first, as the optimiser may lack the state of parameters of a loss without a program
+                # first, as the optimiser may lack the state of parameters of a loss without a program
+                for batch in batches:
                     loss.program(batch)
                 made = (Compiled if kind == "compiled" else Traced)(loss, optimizer)
                 for batch in batches:

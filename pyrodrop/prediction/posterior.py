@@ -94,8 +94,8 @@ class Posterior(ABC):
         """Draw functions from the posterior, with the network in evaluation mode. Of other Pyro programs, draw all sites.
 
         Replicates predict with the mixture of those that did not fail: each contributes an equal share of the functions,
-        rounded up, of at least one; with `weights`, its weight times their number, rounded up or down, where fits in a row
-        with equal weights, the networks of a prior, have at least one together. Functions of a
+        rounded up, of at least one; with `weights`, its weight times their number, rounded up or down. Fits in a row with
+        equal weights are a component, and if there are 40 functions or more for each, every one has some. Functions of a
         `Sampled` are draws that are evenly spaced over chains and within each chain, the same for any x and seed; if there
         are fewer draws than `num_samples`, each appears several times.
 

@@ -45,6 +45,7 @@ from pyrodrop.training.result import Fit, restoring
 from pyrodrop.training.settings import Settings, Starts, TrainingOptions, with_options
 
 _log = logging.getLogger("pyrodrop")
+_MANY = 40  # draws for each component, at which one of them is at most 2.5 % of all
 
 
 @dataclass(repr=False)
@@ -152,13 +153,13 @@ class Replicates(Posterior, Sequence[Fit]):
 
 
 def _shares(weights: Sequence[float], draws: int) -> list[int]:
-    """Draws of every fit, by Webster's method. Fits in a row with equal weights are a component, which has at least one if
-    there are as many draws: tails of the mixture may be those of a component of little weight."""
+    """Draws of every fit, by Webster's method. Fits in a row with equal weights are a component. Each has at least one of
+    many draws, since tails of the mixture may be those of a component of little weight; few draws are by weight alone."""
     sizes = [len([*group]) for _, group in itertools.groupby(weights)]
     wanted = np.add.reduceat(weights, np.cumsum([0, *sizes[:-1]]))
-    shares = np.zeros(len(sizes), int)
+    shares, first = np.zeros(len(sizes), int), 1e-9 if draws >= _MANY * len(sizes) else 0.5
     for _ in range(draws):
-        shares[np.argmax(wanted / np.where(shares, shares + 0.5, 1e-9))] += 1
+        shares[np.argmax(wanted / np.where(shares, shares + 0.5, first))] += 1
     each = zip(shares.tolist(), sizes, strict=True)
     return [share // size + (member < share % size) for share, size in each for member in range(size)]
 

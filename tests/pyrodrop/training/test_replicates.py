@@ -210,6 +210,7 @@ def test_every_component_of_a_mixture_has_a_draw() -> None:
     assert max(shares[:5]) - min(shares[:5]) <= 1
     assert sum(shares) == 200
     assert _shares([0.2, 0.5, 0.3], 2) == [0, 1, 1]
+    assert _shares([0.94, 0.01, 0.02, 0.005, 0.025], 10) == [10, 0, 0, 0, 0], "of few draws, the mean would be theirs"
 
 
 def test_what_replicates_cannot_differ_in_is_refused() -> None:
